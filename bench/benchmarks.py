@@ -1,25 +1,23 @@
-"""All tables and figures of docs/benchmarks.md: recorded models, and populations fitted to the paper's table.
+"""All tables and figures of docs/benchmarks.md, from recorded models.
 
-    python bench/benchmarks.py [--seeds 2] [--cache .bench]
+    python bench/benchmarks.py [--seeds 2]
 
 Methods without a fit use 20 seeds, methods with a fit ``--seeds``.
 """
 
 from __future__ import annotations
 
-import os
+from record import ROOT, Cell, Table, parser, record, table
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
 from tqdm import tqdm
 
-import paper
-from blindcal.records import FloatArray, IntArray, Semantics, Targets
+from blindcal.records import IntArray, Semantics, Targets
 from blindcal.report.style import file_bytes
 from blindcal.reproduce import page, sources
 from blindcal.reproduce.sources import Source
@@ -31,18 +29,17 @@ from blindcal.reproduce.table import (
     MethodTable,
     Row,
     TableRun,
+    is_fitted,
     mean_sd,
     measure_runs,
     oracle_of,
     table_runs,
 )
-from record import ROOT, Cell, Table, parser, record, table
 
 PLAIN_SEEDS = tuple(range(20))
 SIZES = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 BINS = (2, 3, 5, 8, 10, 15, 20)
 ONCE = ("blind", "latent")
-FITS = ("unseen", "seen")
 FOUR = "{:.4f}"
 SPREAD = "{:.4f} ± {:.4f}"
 
@@ -57,11 +54,11 @@ class Study:
     @property
     def comparison(self) -> MethodTable:
         """The table of a study in which all sources have the same cells."""
-        seeds = {run.seed for run in self.work[0] if TABLE_METHODS[run.method].fitted}
+        seeds = {run.seed for run in self.work[0] if is_fitted(run.method)}
         return MethodTable(self.columns, self.work[0][0].bins, len(seeds))
 
 
-def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[int, ...]) -> dict[str, Study]:
+def studies(data: Path, seeds: tuple[int, ...]) -> dict[str, Study]:
     """All studies to compute, by name."""
     recorded = [sources.read(path) for path in sources.find([data / "logits"])]
     once = partial(runs_of, methods=ONCE, budgets=(1,))
@@ -71,7 +68,6 @@ def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[in
         "spelled": [spelled(source.spelled("max"), seeds, PLAIN_SEEDS) for source in recorded],
         "bins": [once(source, seeds, PLAIN_SEEDS, bins=bins) for bins in BINS for source in recorded],
         "sizes": [],
-        **{name: [] for name in FITS},
     }
     for seed in dict.fromkeys(seeds + PLAIN_SEEDS):
         fitted = (seed,) if seed in seeds else ()
@@ -79,11 +75,6 @@ def studies(data: Path, fits: dict[str, list[paper.Population]], seeds: tuple[in
             order = np.random.default_rng([seed, 8]).permutation(source.n)
             parts = [part_of(source, np.sort(order[:size])) for size in SIZES if size < source.n]
             work["sizes"] += [once(part, fitted, (seed,)) for part in parts]
-        for name in FITS:
-            samples = (
-                sources.from_probabilities(one.model, one.data, *one.sample(seed)) for one in fits[name]
-            )
-            work[name] += [once(source, fitted, (seed,)) for source in samples]
     return {name: Study(tuple(each)) for name, each in work.items()}
 
 
@@ -92,12 +83,12 @@ def runs_of(
     seeds: tuple[int, ...],
     plain_seeds: tuple[int, ...],
     *,
-    methods: Sequence[str] = tuple(TABLE_METHODS),
+    methods: Sequence[str] = TABLE_METHODS,
     budgets: Sequence[int] = range(1, 9),
     bins: int = 5,
 ) -> list[TableRun]:
     """The runs of a source, with other seeds for methods without a fit, which are cheap and vary most."""
-    fitted = [name for name in methods if TABLE_METHODS[name].fitted]
+    fitted = [name for name in methods if is_fitted(name)]
     plain = [name for name in methods if name not in fitted]
     every = tuple(dict.fromkeys(seeds + plain_seeds))
     return [
@@ -127,16 +118,9 @@ def computed(planned: dict[str, Study], jobs: int) -> dict[str, Study]:
 
     def column(work: list[TableRun]) -> Column:
         cells: list[Measured] = [cell for _ in work for cell in next(measured)]
-        return Column.of(work[0].source, cells, work[0].bins)
+        return Column(work[0].source, tuple(cells), work[0].bins)
 
     return {name: replace(study, columns=tuple(map(column, study.work))) for name, study in planned.items()}
-
-
-def draw(comparison: MethodTable, folder: Path) -> None:
-    """Draw the figures as `blindcal reproduce` does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in page.draw(comparison):
-        (folder / f"{one.name}.svg").write_bytes(file_bytes(one.figure, "svg"))
 
 
 # The paper's table
@@ -232,73 +216,6 @@ def by_part(study: Study, part: str, place: Callable[[TableRun], int]) -> Table:
     return table({part: "{:,}", **{f"{name}, `{method}`": FOUR for name, method in heads}}, rows)
 
 
-# Populations fitted to the paper's table
-
-
-def paper_errors(study: Study, method: str) -> FloatArray:
-    """Absolute errors: a row per seed and a column per cell of the paper."""
-    values = [
-        abs(cell.ece - float(column.oracle.ece))
-        for column in study.columns
-        for cell in column.measured
-        if cell.row.method == method
-    ]
-    return np.array(values).reshape(-1, len(paper.CELLS))
-
-
-def averaged(study: Study) -> FloatArray:
-    """Error of `blind` in each cell of the paper if the signed gaps are first averaged over the seeds."""
-    gaps, truth = [], []
-    for column in study.columns:
-        gaps.append(next(cell.gaps for cell in column.measured if cell.row.method == "blind"))
-        truth.append([float(one.gap) for one in column.oracle.bins])
-    shape = (-1, len(paper.CELLS), 5)
-    said, oracle = (np.array(one).reshape(shape).mean(axis=0) for one in (gaps, truth))
-    return np.asarray(np.abs(np.abs(said).sum(axis=1) - np.abs(oracle).sum(axis=1)))
-
-
-def printed() -> FloatArray:
-    """The error of `blind` in the paper, rounded to the three digits that are printed."""
-    return np.asarray(np.round(np.abs(np.array(paper.BLIND) - np.array(paper.ORACLE)), 3))
-
-
-def predicted(found: dict[str, Study], fits: dict[str, list[paper.Population]]) -> Table:
-    """Errors of the two one-query methods on the fitted populations."""
-    words = {"unseen": "fitted without `blind`", "seen": "fitted with `blind`"}
-    lines: dict[str, FloatArray] = {"printed: error of `blind`": printed()}
-    for name in FITS:
-        said = words[name]
-        lines[f"{said}: mean misfit of the rows"] = np.array([one.misfit for one in fits[name]])
-        limit = [abs(one.blind - one.oracle) for one in fits[name]]
-        lines[f"{said}: error of `blind` as N grows"] = np.array(limit)
-        lines[f"{said}: measured, `blind`"] = paper_errors(found[name], "blind").mean(axis=0)
-        lines[f"{said}: measured, `blind`, gaps averaged over the tables"] = averaged(found[name])
-        lines[f"{said}: measured, `latent`"] = paper_errors(found[name], "latent").mean(axis=0)
-    columns = {"": "{}", **{f"{model} {data}": FOUR for model, data in paper.CELLS}, "mean": FOUR}
-    rows = [[name, *line.tolist(), float(line.mean())] for name, line in lines.items()]
-    return table(columns, rows)
-
-
-def tables_of_blind(found: dict[str, Study]) -> Table:
-    """The mean error of `blind` over the eight cells of a table, over many tables (one per seed)."""
-    rows: list[list[Cell]] = []
-    for name, words in (("unseen", "fitted without `blind`"), ("seen", "fitted with `blind`")):
-        single = paper_errors(found[name], "blind").mean(axis=1)
-        as_good = int((single <= printed().mean()).sum())
-        rows.append(
-            [words, single.size, *(float(x) for x in (single.min(), single.mean(), single.max())), as_good]
-        )
-    columns = {
-        "populations": "{}",
-        "tables": "{}",
-        "smallest mean error": FOUR,
-        "mean": FOUR,
-        "largest": FOUR,
-        "as good as printed": "{}",
-    }
-    return table(columns, rows)
-
-
 # Spellings
 
 
@@ -341,34 +258,27 @@ def spelling_errors(study: Study) -> Table:
 
 
 def main() -> None:
-    """Compute what is missing, draw the figures, and record the tables."""
-    options = parser(__doc__)
-    options.add_argument("--cache", type=Path, default=ROOT / ".bench")
-    options.add_argument("--seeds", type=int, default=2, help="seeds of the methods that fit")
+    """Measure, draw the figures, and record the tables."""
+    options = parser(__doc__, seeds=2)  # of the methods that fit
     options.add_argument("--figures", type=Path, default=ROOT / "docs" / "images" / "benchmarks")
     arguments = options.parse_args()
-    fits = {name: paper.fitted(arguments.cache, seen_blind=name == "seen") for name in FITS}
-    planned = studies(arguments.data, fits, tuple(range(arguments.seeds)))
-    found = computed(planned, arguments.processes)
-    whole = found["recorded"].comparison
-    draw(whole, arguments.figures)
-    record(
-        "benchmarks",
-        {
-            "estimates": estimates(whole),
-            "errors": errors(whole),
-            "unused": unused(whole),
-            "claims": claims(whole),
-            "paper": predicted(found, fits),
-            "blind": tables_of_blind(found),
-            "sizes": by_part(found["sizes"], "N", lambda run: run.source.n),
-            "bins": by_part(found["bins"], "M", lambda run: run.bins),
-            "spellings": spellings(found["spelled"]),
-            "spelling_errors": spelling_errors(found["spelled"]),
-        },
-        folder=arguments.results,
-        repeats={"published methods": len(PLAIN_SEEDS), "methods that fit": arguments.seeds},
-    )
+    measured = computed(studies(arguments.data, tuple(range(arguments.seeds))), arguments.processes)
+    whole = measured["recorded"].comparison
+    arguments.figures.mkdir(parents=True, exist_ok=True)
+    for drawing in page.draw(whole):
+        (arguments.figures / f"{drawing.name}.svg").write_bytes(file_bytes(drawing.figure, "svg"))
+    tables = {
+        "estimates": estimates(whole),
+        "errors": errors(whole),
+        "unused": unused(whole),
+        "claims": claims(whole),
+        "sizes": by_part(measured["sizes"], "N", lambda run: run.source.n),
+        "bins": by_part(measured["bins"], "M", lambda run: run.bins),
+        "spellings": spellings(measured["spelled"]),
+        "spelling_errors": spelling_errors(measured["spelled"]),
+    }
+    repeats = {"published methods": len(PLAIN_SEEDS), "methods that fit": arguments.seeds}
+    record("benchmarks", tables, arguments, repeats=repeats)
 
 
 if __name__ == "__main__":

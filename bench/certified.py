@@ -1,12 +1,11 @@
 """How often a certified threshold breaks its promise, how often there is one, and what it keeps.
 
-    python bench/certified.py [--repeats 1000] [--promises 40]
+    python bench/certified.py [--repeats 1000]
 
 Repeat r draws 2,000 items from a population with known truth (seed r), audits them with one query per item,
 and certifies a precision at 95% confidence; the endpoint is simulated. A violation is a certified rule whose
 true precision is below the one asked for; "below the bound" compares with the bound, which is higher if every
-candidate passed. The last columns show what ``threshold`` promises from an audit that asks
-as many queries in all, fitted with fewer repeats because each fit takes most of a second.
+candidate passed.
 
 2,000 items are what people have: BoolQ has 3,270. Of these, 1,500 certify. With ten times as many, every
 population is certified in nearly every repeat, and the rows differ by recall alone.
@@ -14,21 +13,17 @@ population is certified in nearly every repeat, and the rows differ by recall al
 
 from __future__ import annotations
 
-import os
+from record import Cell, options, record, run_all, table
+
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
 from scipy.special import expit, logit
-from tqdm import tqdm
 
-import blindcal as bc
-from audits import simulated_fit
+from accuracy import load
 from blindcal.certifying.design import CertifyDesign
 from blindcal.design import answer_design
 from blindcal.estimate.certification import (
@@ -40,12 +35,10 @@ from blindcal.estimate.certification import (
 )
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.readings import count_patterns
-from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask
 from populations import CHOSEN, Population
-from record import Cell, parser, record, table
 
 N, LEVEL = 2000, 0.95
 FAR = 50.0  # log-odds whose probability is 0 or 1 in every digit
@@ -88,8 +81,8 @@ class GoalRow:
     @property
     def wanted(self) -> dict[SideName, float]:
         """The precision of each side."""
-        found: dict[SideName, float] = {"accept": self.precision}
-        return found if self.negative is None else {**found, "reject": self.negative}
+        accepted: dict[SideName, float] = {"accept": self.precision}
+        return accepted if self.negative is None else {**accepted, "reject": self.negative}
 
     @property
     def name(self) -> str:
@@ -102,7 +95,7 @@ class GoalRow:
         """Labels and probabilities of so many items."""
         if isinstance(self.population, Population):
             return self.population.sample(N, rng)
-        labels, p = scores(data / "scores" / self.population)
+        labels, p = load(data / "scores" / self.population)
         picked = rng.integers(labels.size, size=N)
         return labels[picked], p[picked]
 
@@ -121,13 +114,6 @@ ROWS = (
     GoalRow(CROWDED, 0.75, 0.75),
     GoalRow(LLAMA, 0.9, 0.9),
 )
-
-
-@lru_cache
-def scores(path: Path) -> tuple[IntArray, FloatArray]:
-    """Labels and probabilities of a score file."""
-    found = read_scores(path)
-    return found.labels, found.p
 
 
 @dataclass(frozen=True)
@@ -163,11 +149,11 @@ class WholePopulation:
 @lru_cache
 def truth(place: int, data: Path) -> WholePopulation:
     """What is true of a population."""
-    found = ROWS[place].population
-    if isinstance(found, Population):
-        f, up = found.many()
+    population = ROWS[place].population
+    if isinstance(population, Population):
+        f, up = population.many()
     else:
-        labels, f = scores(data / "scores" / found)
+        labels, f = load(data / "scores" / population)
         up = labels.astype(np.float64)
     order = np.argsort(f, kind="stable")
     return WholePopulation(f[order], np.concatenate([[0.0], np.cumsum(up[order])]))
@@ -181,21 +167,21 @@ class RuleOutcome:
     with a promise. ``beyond`` says that the true precision is below the bound, which may be above the goal.
     """
 
-    certified: bool
+    queries: int
+    certified: bool = False
     violated: bool = False
+    beyond: bool = False
     kept: float = 0.0
     decided: float = 0.0
-    queries: int = 0
-    beyond: bool = False
 
 
-def certified(job: tuple[int, int, float, Path]) -> RuleOutcome:
+def certified(job: tuple[int, int, Path]) -> RuleOutcome:
     """One simulated certification."""
-    place, seed, choose, data = job
+    place, seed, data = job
     row = ROWS[place]
     labels, p = row.sample(data, np.random.default_rng([seed, place, 14]))
     answered = ask(make_design("latent", labels, seed=seed), p, seed=seed)
-    choosing, certifying = split_items(np.unique(answered.items), None, seed, choose)
+    choosing, certifying = split_items(np.unique(answered.items), None, seed, CHOOSING)
     mine = answered.of(choosing)
     patterns = count_patterns(labels[choosing], replace(mine, items=np.searchsorted(choosing, mine.items)))
     sides = choose_candidates(working_table(patterns), choosing.size, certifying.size, row.wanted, LEVEL)
@@ -207,90 +193,49 @@ def certified(job: tuple[int, int, float, Path]) -> RuleOutcome:
     own = answer_design(design, answer)
     states = design.states(own, "all")
     if any(state.certified is None for state in states):
-        return RuleOutcome(False, queries=len(own))
-    real = truth(place, data)
-    violated, beyond, kept, decided = False, False, 0.0, 0.0
+        return RuleOutcome(len(own))
+    real, outcome = truth(place, data), RuleOutcome(len(own), certified=True)
     for state in states:
         assert state.certified is not None
         accepts = state.side.name == "accept"
         items, right = (real.accepted if accepts else real.rejected)(state.certified.threshold)
-        violated |= right < state.side.wanted * items
-        beyond |= right < certified_bound(state.side, state.tests) * items
-        decided += items / real.f.size
-        kept = right / float(real.positive[-1]) if accepts else kept
-    return RuleOutcome(True, violated, kept, decided, len(own), beyond)
+        outcome = replace(
+            outcome,
+            violated=outcome.violated or right < state.side.wanted * items,
+            beyond=outcome.beyond or right < certified_bound(state.side, state.tests) * items,
+            decided=outcome.decided + items / real.f.size,
+            kept=right / float(real.positive[-1]) if accepts else outcome.kept,
+        )
+    return outcome
 
 
-def promised(job: tuple[int, int, float, Path]) -> RuleOutcome:
-    """What an audit promises that asks so many queries per item in all."""
-    place, seed, queries, data = job
-    row = ROWS[place]
-    labels, p = row.sample(data, np.random.default_rng([seed, place, 14]))
-    fit = simulated_fit(labels, p, queries=queries, seed=seed)
-    try:
-        chosen = fit.choose_threshold(precision=row.precision, confidence=LEVEL)
-    except bc.NotIdentifiedError:
-        return RuleOutcome(False)
-    real = truth(place, data)
-    items, right = real.accepted(chosen.point.threshold)
-    return RuleOutcome(True, right < row.precision * items, right / float(real.positive[-1]))
-
-
-def share(of: list[RuleOutcome], what: Callable[[RuleOutcome], float]) -> float | None:
-    """The mean over the repeats with a certificate or a promise."""
-    return float(np.mean([what(one) for one in of])) if of else None
-
-
-def cells(place: int, data: Path, found: list[RuleOutcome], told: list[RuleOutcome]) -> list[Cell]:
+def cells(place: int, data: Path, outcomes: list[RuleOutcome]) -> list[Cell]:
     """The row of a population."""
-    row = ROWS[place]
-    made, kept = ([one for one in each if one.certified] for each in (found, told))
+    row, all_ = ROWS[place], len(outcomes)
+    made = [outcome for outcome in outcomes if outcome.certified]
     goal = f"{row.precision:g}" if row.negative is None else f"{row.precision:g} and {row.negative:g}"
-    found_cells: list[Cell] = [
+    violated, beyond = sum(one.violated for one in made), sum(one.beyond for one in made)
+    return [
         row.name,
         goal,
-        [len(made), len(found)],
-        [sum(one.violated for one in made), 100 * sum(one.violated for one in made) / len(found)],
-        [sum(one.beyond for one in made), 100 * sum(one.beyond for one in made) / len(found)],
-        share(made, lambda one: one.kept),
+        [len(made), all_],
+        [violated, 100 * violated / all_],
+        [beyond, 100 * beyond / all_],
+        float(np.mean([one.kept for one in made])) if made else None,
         truth(place, data).best(row.precision),
-        float(np.mean([one.queries for one in found])),
+        float(np.mean([one.queries for one in outcomes])),
+        float(np.mean([one.decided for one in made])) if made and row.negative else None,
     ]
-    if row.negative is not None or not told:
-        return [
-            *found_cells,
-            share(made, lambda one: one.decided) if row.negative else None,
-            None,
-            None,
-            None,
-        ]
-    broken = [sum(one.violated for one in kept), len(kept)]
-    return [*found_cells, None, [len(kept), len(told)], broken, share(kept, lambda one: one.kept)]
 
 
 def main() -> None:
     """Run the study, and record its table."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=1000)
-    options.add_argument("--promises", type=int, default=40, help="repeats of what threshold promises")
-    options.add_argument("--choosing", type=float, default=CHOOSING, help="share of the items that choose")
-    arguments = options.parse_args()
-    data: Path = arguments.data
-    places, seeds = range(len(ROWS)), range(arguments.repeats)
-    jobs = [(place, seed, float(arguments.choosing), data) for place in places for seed in seeds]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        every = list(tqdm(pool.map(certified, jobs, chunksize=20), total=len(jobs), disable=None))
-        found = [every[k * arguments.repeats : (k + 1) * arguments.repeats] for k in range(len(ROWS))]
-        asked = [
-            (place, seed, 1 + float(np.mean([one.queries for one in found[place]])) / N, data)
-            for place, row in enumerate(ROWS)
-            for seed in range(arguments.promises if row.negative is None else 0)
-        ]
-        told = list(tqdm(pool.map(promised, asked, chunksize=4), total=len(asked), disable=None))
-    rows = []
-    for place in range(len(ROWS)):
-        mine = [one for one, job in zip(told, asked, strict=True) if job[0] == place]
-        rows.append(cells(place, data, found[place], mine))
+    arguments = options(__doc__, repeats=1000)
+    places = range(len(ROWS))
+    jobs = [(place, seed, arguments.data) for place in places for seed in range(arguments.repeats)]
+    each = run_all(certified, jobs, arguments, chunk=20)
+    many = arguments.repeats
+    rows = [cells(place, arguments.data, each[place * many : (place + 1) * many]) for place in places]
     columns = {
         "population": "{}",
         "precision asked for": "{}",
@@ -301,12 +246,8 @@ def main() -> None:
         "highest recall there is": "{:.3f}",
         "mean new queries": "{:,.0f}",
         "decided by two thresholds": "{:.3f}",
-        "promised by `threshold`": "{} of {}",
-        "promises broken": "{} of {}",
-        "mean recall promised": "{:.3f}",
     }
-    repeats = {"certifications": arguments.repeats, "promises": arguments.promises}
-    record("certified", {"populations": table(columns, rows)}, folder=arguments.results, repeats=repeats)
+    record("certified", {"populations": table(columns, rows)}, arguments)
 
 
 if __name__ == "__main__":

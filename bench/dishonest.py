@@ -3,39 +3,33 @@
     python bench/dishonest.py [--repeats 20] [--honest 100]
 
 Every probe asks items of a recorded model, over real HTTP, of a server that misbehaves in one way. The
-thresholds of the probe were chosen on the models `TUNED` and seeds from 1,000,000; the table is from the
-other models and seeds from 0. `--tuned` shows the former, with reasons, and records nothing.
+thresholds of the probe were chosen on the models `TUNED` and other seeds; the table is from the other models.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import re
-import sys
-from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from pathlib import Path
+from record import Cell, options, record, run_all, score_files, table
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+import asyncio
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from accuracy import load
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
+from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import objection
-from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.items.score_files import read_table
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import probe
-from blindcal.records import FloatArray, Item, Message, Targets, Token
+from blindcal.records import Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
-from record import Cell, parser, record, table
 
 TUNED = (
     "Meta-Llama-3-8B-Instruct__boolq_0shot_1500",
@@ -100,19 +94,14 @@ CASES = (
         "ignored",
         f"{ALWAYS}|{DEAF}|could not be shown",
     ),
-    Case("min_p .05", Behaviour(min_p=0.05, sampler_fields="ignored"), "", "cut them off"),
-    Case(
-        "min_p .05 after temperature",
-        Behaviour(min_p=0.05, cut="after", sampler_fields="ignored"),
-        "",
-        "cut them off",
-    ),
-    Case("top_p .9", Behaviour(top_p=0.9, sampler_fields="ignored"), "", "cut them off"),
-    Case(
-        "top_p .9 after temperature",
-        Behaviour(top_p=0.9, cut="after", sampler_fields="ignored"),
-        "",
-        "cut them off",
+    *(
+        Case(name, replace(cut, sampler_fields="ignored"), "", "cut them off")
+        for name, cut in (
+            ("min_p .05", Behaviour(min_p=0.05)),
+            ("min_p .05 after temperature", Behaviour(min_p=0.05, cut="after")),
+            ("top_p .9", Behaviour(top_p=0.9)),
+            ("top_p .9 after temperature", Behaviour(top_p=0.9, cut="after")),
+        )
     ),
     Case("top_k 1", Behaviour(min_p=1, sampler_fields="ignored"), "", DEAF),
 )
@@ -124,104 +113,63 @@ HONEST = (
 )
 
 
-@cache
-def probabilities(path: Path) -> FloatArray:
-    """The probabilities in a file of scores."""
-    return np.array(read_table(path)["p"], float)
-
-
 async def probed(behaviour: Behaviour, path: Path, seed: int) -> Probe:
     """What the probe finds on a random sample of a model's items."""
     rng = np.random.default_rng([seed, 17])
-    p = rng.choice(probabilities(path), ITEMS, replace=False)
+    p = rng.choice(load(path)[1], ITEMS, replace=False)
     items = [Item(f"{k}", 0, (Message("user", f"Question {k}? Yes or No."),)) for k in range(ITEMS)]
     recording = Recording.from_probabilities([item.id for item in items], p)
     async with (
         Server(recording, items, replace(behaviour, seed=seed)) as server,
         HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
     ):
-        return await probe(Patient(endpoint), items, PAIR, seed=seed)
+        return await probe(GovernedEndpoint(Governor(endpoint, RunContext())), items, PAIR, seed=seed)
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What one method made of a probe, and whether for the right reason."""
-
-    outcome: str
-    right: bool
-    reason: str
-    queries: int
-
-
-def judged(case: Case, paths: Sequence[Path], seed: int) -> dict[str, Judgement]:
-    """What each method makes of one probe."""
-    found = asyncio.run(probed(case.behaviour, paths[seed % len(paths)], seed))
+def judged(job: tuple[Case, Path, int]) -> tuple[int, dict[str, tuple[str, bool]]]:
+    """The queries of one probe; and what each method makes of it, and whether for the right reason."""
+    case, path, seed = job
+    probe = asyncio.run(probed(case.behaviour, path, seed))
+    cautions = [f"{one.question}: {one.answer}" for one in probe.findings if one.outcome == "caution"]
     judgements = {}
     for method in METHODS_JUDGED:
-        unfit = objection(found, METHODS[method])
-        cautions = [f"{one.question}: {one.answer}" for one in found.findings if one.outcome == "caution"]
-        reason = unfit or "; ".join(cautions)
+        unfit = objection(probe, METHODS[method])
         outcome = "refused" if unfit else "cautioned" if cautions else "passed"
-        right = bool(re.search(getattr(case, method) or "$^", reason))
-        judgements[method] = Judgement(outcome, right, reason, found.queries)
-    return judgements
-
-
-def rows(
-    cases: Sequence[Case], paths: Sequence[Path], seeds: range, pool: Executor, *, show: bool
-) -> list[list[Cell]]:
-    """A row per case: what each method made of it, and the mean number of queries."""
-    found = []
-    for k, case in enumerate(cases):
-        own = range(seeds.start + 1000 * k, seeds.stop + 1000 * k)
-        each = list(pool.map(partial(judged, case, paths), own, chunksize=4))
-        row: list[Cell] = [case.name]
-        for method in METHODS_JUDGED:
-            counts = Counter(one[method].outcome for one in each)
-            right = sum(one[method].right for one in each)
-            row += [counts["refused"], counts["cautioned"], right if getattr(case, method) else None]
-            reasons = Counter(one[method].reason for one in each).most_common(4)
-            if show:
-                print(case.name, method, dict(counts), right, *reasons, sep="\n    ")
-        found.append([*row, float(np.mean([one["latent"].queries for one in each]))])
-    return found
+        pattern = getattr(case, method) or "$^"
+        judgements[method] = outcome, bool(re.search(pattern, unfit or "; ".join(cautions)))
+    return probe.queries, judgements
 
 
 def main() -> None:
     """Probe every kind of endpoint, and record how many were found out."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=20)
-    options.add_argument("--honest", type=int, default=100, help="repeats of each honest endpoint")
-    options.add_argument("--tuned", action="store_true", help="use the models and seeds of the tuning")
-    options.add_argument("--only", default="", help="pattern of the cases to probe; records nothing")
-    arguments = options.parse_args()
-    show = arguments.tuned or bool(arguments.only)
-    files = sorted((arguments.data / "scores").glob("*.csv.gz"))
-    paths = [path for path in files if (path.name.removesuffix(".csv.gz") in TUNED) == arguments.tuned]
-    first = 1_000_000 if arguments.tuned else 0
-    chosen = [[case for case in cases if re.search(arguments.only, case.name)] for cases in (CASES, HONEST)]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        misleading, honest = (
-            rows(cases, paths, range(first, first + many), pool, show=show)
-            for cases, many in zip(chosen, (arguments.repeats, arguments.honest), strict=True)
-        )
-    if show:
-        return
-    named = {"endpoint": "{}"}
-    for method in METHODS_JUDGED:
-        named |= {
-            f"`{method}` refuses": "{}",
-            f"`{method}` cautions": "{}",
-            f"`{method}`, right reason": "{}",
-        }
-    named |= {"queries": "{:.0f}"}
-    brief = {name: form for name, form in named.items() if "reason" not in name}
-    tables = {
-        "misleading": table(named, misleading),
-        "honest": table(brief, [[cell for k, cell in enumerate(row) if k not in (3, 6)] for row in honest]),
+    arguments = options(__doc__, repeats=20, honest=100)
+    paths = [path for path in score_files(arguments.data) if path.name.removesuffix(".csv.gz") not in TUNED]
+    heads = {
+        f"`{method}`{said}": "{}"
+        for method in METHODS_JUDGED
+        for said in (" refuses", " cautions", ", right reason")
     }
+    tables = {}
+    for name, cases, repeats in (
+        ("misleading", CASES, arguments.repeats),
+        ("honest", HONEST, arguments.honest),
+    ):
+        rows: list[list[Cell]] = []
+        for k, case in enumerate(cases):
+            seeds = range(1000 * k, 1000 * k + repeats)
+            jobs = [(case, paths[seed % len(paths)], seed) for seed in seeds]
+            each = run_all(judged, jobs, arguments, chunk=4)
+            row: list[Cell] = [case.name]
+            for method in METHODS_JUDGED:
+                outcomes, right = zip(*(judgement[method] for _, judgement in each), strict=True)
+                row += [outcomes.count("refused"), outcomes.count("cautioned")]
+                if name == "misleading":
+                    row.append(sum(right) if getattr(case, method) else None)
+            rows.append([*row, float(np.mean([queries for queries, _ in each]))])
+        shown = {head: form for head, form in heads.items() if name == "misleading" or "reason" not in head}
+        tables[name] = table({"endpoint": "{}", **shown, "queries": "{:.0f}"}, rows)
     repeats = {"misleading endpoints": arguments.repeats, "honest ones": arguments.honest}
-    record("dishonest", tables, folder=arguments.results, repeats=repeats)
+    record("dishonest", tables, arguments, repeats=repeats)
 
 
 if __name__ == "__main__":

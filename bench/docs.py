@@ -11,14 +11,14 @@ makes the table.
 
 from __future__ import annotations
 
+from record import RESULTS, ROOT, read
+
 import argparse
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from record import RESULTS, ROOT, read
 
 _BLOCK = re.compile(r"(<!-- bench: (?P<name>\S+) -->\n)(?P<body>.*?)(<!-- /bench -->)", re.DOTALL)
 _OPENING = re.compile(r"<!-- bench:")

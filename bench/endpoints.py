@@ -1,6 +1,6 @@
 """What an audit with no method named makes of endpoints that allow little or mislead.
 
-    python bench/endpoints.py [--repeats 20] [--only PATTERN]
+    python bench/endpoints.py [--repeats 20]
 
 Every audit asks 300 random items of a recorded model, over real HTTP, of a server that behaves in one way. It
 counts which method was chosen, how often the 95% interval of the ECE contains the ECE of all of the model's
@@ -9,38 +9,28 @@ items, and how often the audit was refused for the right reason. Repeat r has se
 
 from __future__ import annotations
 
-import asyncio
+from record import RESAMPLES, options, record, run_all, score_files, table
+
 import json
-import os
-import re
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from pathlib import Path
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import numpy as np
 from scipy.special import expit, logit
 
-from blindcal.auditing.audit import audit_async
+from accuracy import load
+from blindcal.auditing.audit import audit
 from blindcal.errors import UnfitError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.score_files import read_table
-from blindcal.records import FloatArray, IntArray, Item, Message
-from blindcal.results.result import AuditResult
+from blindcal.records import FloatArray, Item, Message
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
 from misbehaving import Behaviour, Server
-from record import Cell, parser, record, table
 
 ITEMS = 300
-REFITS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +82,6 @@ ENDPOINTS = (
 )
 
 
-@cache
-def recorded(path: Path) -> tuple[IntArray, FloatArray]:
-    """The labels and probabilities in a file of scores."""
-    columns = read_table(path)
-    return np.array(columns["label"], np.int64), np.array(columns["p"], float)
-
-
 def as_configured(p: FloatArray, behaviour: Behaviour) -> FloatArray:
     """The probabilities with the penalty that a server always applies to the word in the prompt."""
     if behaviour.penalty_fields == "honoured":
@@ -108,81 +91,54 @@ def as_configured(p: FloatArray, behaviour: Behaviour) -> FloatArray:
     return np.asarray(expit(np.where(yes > 0, yes / penalty, yes * penalty) + odds / 2))
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The outcome of one audit: the method, whether the interval holds the truth, the cost; or a refusal."""
-
-    method: str
-    holds: bool
-    queries: int
-    reason: str = ""
-
-
-def audited(kind: Endpoint, paths: Sequence[Path], seed: int) -> Verdict:
-    """Audit a sample of a model's items."""
-    labels, p = recorded(paths[seed % len(paths)])
-    rng = np.random.default_rng([seed, 23])
-    chosen = rng.choice(labels.size, min(ITEMS, labels.size), replace=False)
+def audited(job: tuple[Endpoint, Path, int]) -> tuple[str, bool, int]:
+    """The method, whether its interval holds the truth, and queries; or "refused", and whether rightly."""
+    kind, path, seed = job
+    labels, p = load(path)
+    chosen = np.random.default_rng([seed, 23]).choice(labels.size, min(ITEMS, labels.size), replace=False)
     truth = float(binned_ece(labels, as_configured(p, kind.behaviour), 5).ece)
     items = [
         Item(str(k), int(labels[k]), (Message("user", f"Say Yes if statement {k} holds."),))
         for k in chosen.tolist()
     ]
+    rows = ({"id": item.id, "label": item.label, "prompt": item.messages[0].content} for item in items)
     recording = Recording.from_probabilities([item.id for item in items], p[chosen])
-    behaviour = replace(kind.behaviour, seed=seed)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        running(Server(recording, items, replace(kind.behaviour, seed=seed))) as server,
+    ):
+        file = Path(name, "items.jsonl")
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        settings = Settings(model="replay", base_url=server.base_url, seed=seed, resamples=RESAMPLES)
         try:
-            result = asyncio.run(_audit(recording, items, behaviour, seed, Path(folder)))
+            result = audit(file, settings, out=Path(name, "run"))
         except UnfitError as error:
-            return Verdict("refused", kind.refused in str(error), 0, str(error))
-    holds = truth in result.ece
-    return Verdict(result.method, holds, result.spend.queries, f"{result.ece} {truth:.4f}")
-
-
-async def _audit(
-    recording: Recording, items: Sequence[Item], behaviour: Behaviour, seed: int, folder: Path
-) -> AuditResult:
-    file = folder / "items.jsonl"
-    rows = ({"id": one.id, "label": one.label, "prompt": one.messages[0].content} for one in items)
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    async with Server(recording, items, behaviour) as server:
-        settings = Settings(model="replay", base_url=server.base_url, seed=seed, resamples=REFITS)
-        return await audit_async(file, settings, out=folder / "run")
+            return "refused", kind.refused in str(error), 0
+    return result.method, truth in result.ece, result.spend.queries
 
 
 def main() -> None:
     """Audit every kind of endpoint, and record what came of it."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=20)
-    options.add_argument("--only", default="", help="pattern of the endpoints; records nothing")
-    arguments = options.parse_args()
-    paths = sorted((arguments.data / "scores").glob("*.csv.gz"))
-    rows: list[list[Cell]] = []
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        for kind in ENDPOINTS:
-            if not re.search(arguments.only, kind.name):
-                continue
-            found = list(pool.map(partial(audited, kind, paths), range(arguments.repeats)))
-            counts = Counter(one.method for one in found)
-            finished = [one for one in found if one.method != "refused"]
-            refused = [one for one in found if one.method == "refused"]
-            methods = ", ".join(
-                f"`{name}` {many}" for name, many in counts.most_common() if name != "refused"
-            )
-            rows.append(
-                [
-                    kind.name,
-                    methods or "none",
-                    sum(one.holds for one in finished) if finished else None,
-                    len(refused),
-                    sum(one.holds for one in refused) if refused else None,
-                    float(np.mean([one.queries for one in finished])) if finished else None,
-                ]
-            )
-            if arguments.only:
-                for one in found:
-                    print("   ", one)
-    named = {
+    arguments = options(__doc__, repeats=20)
+    paths = score_files(arguments.data)
+    rows = []
+    for kind in ENDPOINTS:
+        jobs = [(kind, paths[seed % len(paths)], seed) for seed in range(arguments.repeats)]
+        each = run_all(audited, jobs, arguments)
+        methods = Counter(method for method, *_ in each if method != "refused")
+        finished = [(held, queries) for method, held, queries in each if method != "refused"]
+        refused = [right for method, right, _ in each if method == "refused"]
+        rows.append(
+            [
+                kind.name,
+                ", ".join(f"`{name}` {many}" for name, many in methods.most_common()) or "none",
+                sum(held for held, _ in finished) if finished else None,
+                len(refused),
+                sum(refused) if refused else None,
+                float(np.mean([queries for _, queries in finished])) if finished else None,
+            ]
+        )
+    columns = {
         "endpoint": "{}",
         "method": "{}",
         "interval holds": "{}",
@@ -190,15 +146,7 @@ def main() -> None:
         "for the right reason": "{}",
         "queries": "{:.0f}",
     }
-    if arguments.only:
-        print(table(named, rows).markdown())
-    else:
-        record(
-            "endpoints",
-            {"endpoints": table(named, rows)},
-            folder=arguments.results,
-            repeats=arguments.repeats,
-        )
+    record("endpoints", {"endpoints": table(columns, rows)}, arguments)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,14 @@ first round of a run with 3,000 items.
 
 from __future__ import annotations
 
-import os
+from record import Table, options, record, run_all, score_files, table
+
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
-from tqdm import tqdm
 
 import blindcal as bc
 from blindcal.errors import NotIdentifiedError
@@ -31,7 +29,6 @@ from blindcal.methods import make_design
 from blindcal.records import AnswerTable, Estimate, FloatArray
 from blindcal.simulation.simulate import ask, log_odds, respond
 from populations import Population, Recorded, drawn, grouped, true_values
-from record import Cell, Table, parser, record, table
 
 SCALARS = (
     *("accuracy", "overconfidence", "leaning", "auroc", "brier", "log_loss", "mean_confidence"),
@@ -100,10 +97,8 @@ def looked_at(place: Place, fit: bc.LatentFit, asked: FloatArray) -> Iterator[tu
     if isinstance(population, Population):
         true["tce"] = float(np.abs(f - up).mean())
     for name in SCALARS:
-        try:
+        with suppress(NotIdentifiedError):  # the items have one label
             yield name, getattr(fit, name), true.get(name, np.nan)
-        except NotIdentifiedError:  # the items have one label
-            continue
     for one, gap in zip(fit.bins, gaps, strict=True):
         yield "gaps", one.gap, float(gap)
     if np.unique(fit.patterns.labels).size < 2:
@@ -143,7 +138,7 @@ def held_table(found: dict[tuple[str, int], list[dict[str, float]]]) -> Table:
         **{"mean confidence": "mean_confidence", "bins": "gaps", "curve": "curve", "decisions": "decisions"},
         **{"direction claimed": "claimed", "wrong direction": "wrong"},
     }
-    rows: list[list[Cell]] = []
+    rows = []
     for (kind, size), outcomes in found.items():
         many = {"grouped": f"{size} of {GROUP}", "stopped": f"{size} of {WHOLE:,}"}.get(kind, str(size))
         shares = [[one[name] for one in outcomes if name in one] for name in kinds.values()]
@@ -153,18 +148,14 @@ def held_table(found: dict[tuple[str, int], list[dict[str, float]]]) -> Table:
 
 def main() -> None:
     """Run the study, and record its table."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=200)
-    arguments = options.parse_args()
-    files = tuple(sorted((arguments.data / "scores").glob("*.csv.gz")))
-    cells = [(kind, size) for kind, sizes in SIZES.items() for size in sizes if files or kind != "scores"]
+    arguments = options(__doc__, repeats=200)
+    files = tuple(score_files(arguments.data))
+    cells = [(kind, size) for kind, sizes in SIZES.items() for size in sizes]
     places = [Place(*cell, seed, files) for cell in cells for seed in range(arguments.repeats)]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        outcomes = list(tqdm(pool.map(observe, places, chunksize=4), total=len(places), disable=None))
-    each = {
-        cell: outcomes[k * arguments.repeats : (k + 1) * arguments.repeats] for k, cell in enumerate(cells)
-    }
-    record("few", {"held": held_table(each)}, folder=arguments.results, repeats=arguments.repeats)
+    each = run_all(observe, places, arguments, chunk=4)
+    many = arguments.repeats
+    by_cell = {cell: each[k * many : (k + 1) * many] for k, cell in enumerate(cells)}
+    record("few", {"held": held_table(by_cell)}, arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from blindcal.cli import COMMANDS, app
-from blindcal.endpoints.http import OPENAI
+from blindcal.endpoints.address import OPENAI
 from blindcal.field_rules import FieldRule
 from blindcal.settings import SETTINGS
 

@@ -9,17 +9,11 @@ what was in flight when it was killed. The waits are short, and the endpoint is 
 
 from __future__ import annotations
 
-import os
+from record import Cell, parser, record, table
+
 import random
-import sys
 import tempfile
 from pathlib import Path
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-from record import ROOT, Cell, parser, record, table
-
-sys.path.append(str(ROOT / "tests"))
 
 from killing import CONCURRENCY, ITEMS, PHASES, Killer, write_items
 
@@ -55,7 +49,7 @@ def main() -> None:
     record(
         "kills",
         {"kills": table(columns, [row])},
-        folder=arguments.results,
+        arguments,
         repeats=kills,
         seeds="moments and failures seeded",
     )

@@ -10,22 +10,17 @@ others, or to be beyond a limit on the ECE that is its true value. Repeat r uses
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from record import RESAMPLES, options, record, run_all, table
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
-from tqdm import tqdm
 
-import audits
 import blindcal as bc
 from blindcal.estimate.simultaneous import beyond, holm, level_of_each, outlier_pvalues
 from blindcal.records import Estimate
-from populations import CHOSEN, drawn
-from record import Cell, parser, record, table
+from populations import CHOSEN, drawn, simulated_fit
 
 LEVEL, ALPHA = 0.95, 0.05
 SIZES = (100, 300)
@@ -43,35 +38,24 @@ class Audit:
     parts: int
     seed: int
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Whether an alarm was raised falsely, and intervals held; ``None`` if there is no such alarm."""
-
-    miscalibrated: bool | None
-    differs: bool
-    beyond_limit: bool
-    ece: bool
-    accuracy: bool
-    single_ece: float
-    width: float
+    @property
+    def calibrated(self) -> bool:
+        return self.kind == KINDS[0]
 
 
 def fits_of(audit: Audit, resamples: int) -> tuple[list[bc.LatentFit], float, float]:
     """The fit of each part, and the true ECE and accuracy of all."""
-    population = CHOSEN[-1] if audit.kind == KINDS[0] else drawn(audit.seed)
-    audits.RESAMPLES = resamples
-    fits = []
+    population, fits = CHOSEN[-1] if audit.calibrated else drawn(audit.seed), []
     for part in range(audit.parts):
         rng = np.random.default_rng([audit.seed, audit.n, part, 20])
         labels, p = population.sample(audit.n, rng)
-        fits.append(audits.simulated_fit(labels, p, seed=1000 * audit.seed + part))
+        fits.append(simulated_fit(labels, p, seed=1000 * audit.seed + part, resamples=resamples))
     return fits, population.ece(), population.others()["accuracy"]
 
 
-def audited(audit: Audit) -> Outcome:
-    """One audit's alarms and intervals."""
-    fits, ece, accuracy = fits_of(audit, 300)
+def audited(audit: Audit) -> list[float]:
+    """Whether each alarm is raised and all intervals hold, how often one interval does, and the width."""
+    fits, ece, accuracy = fits_of(audit, RESAMPLES)
     each = level_of_each(LEVEL, audit.parts)
 
     def joint(fit: bc.LatentFit, name: str, near: float, far: float) -> Estimate:
@@ -79,86 +63,45 @@ def audited(audit: Audit) -> Outcome:
 
     eces = [joint(fit, "ece", LEVEL, each) for fit in fits]
     one_sided = [joint(fit, "ece", 2 * LEVEL - 1, 1 - 2 * ALPHA / audit.parts) for fit in fits]
-    calibrated = holm([fit.calibrated_pvalue for fit in fits])
+    calibrated = [p for p in holm([fit.calibrated_pvalue for fit in fits]) if p is not None]
     differing = outlier_pvalues(*map(list, zip(*(fit.half_gaps for fit in fits), strict=True)))
-    return Outcome(
-        min(p for p in calibrated if p is not None) < ALPHA if audit.kind == KINDS[0] else None,
+    return [
+        min(calibrated) < ALPHA if audit.calibrated else np.nan,
         min(differing) < ALPHA,
-        any(one.low is not None and one.low > ece for one in one_sided),
-        all(ece in one for one in eces),
+        any(estimate.low is not None and estimate.low > ece for estimate in one_sided),
+        all(ece in estimate for estimate in eces),
         all(accuracy in joint(fit, "accuracy", LEVEL, each) for fit in fits),
         float(np.mean([ece in fit.ece for fit in fits])),
-        float(np.mean([2 * one.half_width for one in eces])),
-    )
+        float(np.mean([2 * estimate.half_width for estimate in eces])),
+    ]
 
 
-def promised(audit: Audit) -> tuple[int, int, int]:
+def promised(audit: Audit) -> list[int]:
     """Parts with a promised threshold, those whose promise is broken, and the same if each stands alone."""
-    population = drawn(audit.seed)
-    f, up = population.many()
+    f, up = drawn(audit.seed).many()
     fits, _, _ = fits_of(audit, REFITS)
     wanted = min(0.95, float(up[f >= 0.5].mean()) + 0.05)
-    made = broken = 0
-    alone = 0
-    for fit in fits:
-        for confidence in (level_of_each(LEVEL, audit.parts), LEVEL):
-            try:
-                chosen = fit.choose_threshold(precision=wanted, confidence=confidence)
-            except bc.NotIdentifiedError:
-                continue
-            there = f >= chosen.point.threshold
-            short = bool(there.any() and up[there].mean() < wanted)
-            if confidence == LEVEL:
-                alone += short
-            else:
-                made, broken = made + 1, broken + short
-    return made, broken, alone
-
-
-def share(values: Sequence[bool | None]) -> float | None:
-    """The share of those that are true; ``None`` if there are none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def row(kind: str, n: int, found: Sequence[Outcome]) -> list[Cell]:
-    """The row of one population and size."""
-    return [
-        kind,
-        n,
-        *(
-            share([getattr(one, name) for one in found])
-            for name in ("miscalibrated", "differs", "beyond_limit")
-        ),
-        *(share([getattr(one, name) for one in found]) for name in ("ece", "accuracy")),
-        float(np.mean([one.single_ece for one in found])),
-        float(np.mean([one.width for one in found])),
-    ]
+    made = broken = alone = 0
+    for fit, together in product(fits, (True, False)):
+        confidence = level_of_each(LEVEL, audit.parts) if together else LEVEL
+        try:
+            chosen = fit.choose_threshold(precision=wanted, confidence=confidence)
+        except bc.NotIdentifiedError:
+            continue
+        accepted = f >= chosen.point.threshold
+        short = bool(accepted.any() and up[accepted].mean() < wanted)
+        made, broken, alone = made + together, broken + (short and together), alone + (short and not together)
+    return [made, broken, alone]
 
 
 def main() -> None:
     """Run the study, and record its tables."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=60, help="audits of each population and size")
-    options.add_argument("--parts", type=int, default=20)
-    arguments = options.parse_args()
-    seeds = range(arguments.repeats)
-    places = [(kind, n) for kind in KINDS for n in SIZES]
-    jobs = [Audit(kind, n, arguments.parts, seed) for kind, n in places for seed in seeds]
-    promises = [Audit(KINDS[1], PROMISED, arguments.parts, seed) for seed in seeds[: arguments.repeats // 3]]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        bar = tqdm(total=len(jobs) + len(promises), disable=None)
-        found, kept = [], []
-        for one in pool.map(audited, jobs):
-            found.append(one)
-            bar.update()
-        for counted in pool.map(promised, promises):
-            kept.append(counted)
-            bar.update()
+    arguments = options(__doc__, repeats=60, parts=20)
     rows = []
-    for place, (kind, n) in enumerate(places):
-        mine = found[place * arguments.repeats : (place + 1) * arguments.repeats]
-        rows.append(row(kind, n, mine))
+    for kind, n in product(KINDS, SIZES):
+        audits = [Audit(kind, n, arguments.parts, seed) for seed in range(arguments.repeats)]
+        means = np.mean(run_all(audited, audits, arguments), axis=0)
+        rows.append([kind, n, *(None if np.isnan(mean) else float(mean) for mean in means)])
     columns = {
         "all parts are": "{}",
         "items per part": "{:,}",
@@ -170,19 +113,17 @@ def main() -> None:
         "an ECE interval by itself": "{:.1%}",
         "mean width": "{:.3f}",
     }
-    made, broken, alone = np.array(kept).T if kept else np.zeros((3, 1), np.int64)
-    promise: list[Cell] = [len(kept), int(made.sum()), int((broken > 0).sum()), int((alone > 0).sum())]
+    audits = [Audit(KINDS[1], PROMISED, arguments.parts, seed) for seed in range(arguments.repeats // 3)]
+    made, broken, alone = np.array(run_all(promised, audits, arguments)).reshape(-1, 3).T
+    counts = [made.size, int(made.sum()), int((broken > 0).sum()), int((alone > 0).sum())]
     heads = (
         "audits",
         "promises, simultaneous",
         "audits with a broken promise",
         "audits with one if each stands alone",
     )
-    tables = {
-        "alarms": table(columns, rows),
-        "promises": table(dict.fromkeys(heads, "{:,}"), [promise]),
-    }
-    record("parts", tables, folder=arguments.results, repeats=arguments.repeats)
+    tables = {"alarms": table(columns, rows), "promises": table(dict.fromkeys(heads, "{:,}"), [counts])}
+    record("parts", tables, arguments)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,12 @@ takes a screenshot of the report, docs/report.png. Needs Chromium, like the test
 
 from __future__ import annotations
 
-import os
+from record import ROOT, Cell, parser, record, table
+
 import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -27,7 +26,6 @@ from blindcal.report.narrative import quoted_tail
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.style import figure_style, file_bytes, ink
 from blindcal.reproduce import sources
-from record import ROOT, Cell, parser, record, table
 from replayed import served
 
 NAME = "Qwen2.5-Coder-1.5B-Instruct"  # the recorded model
@@ -99,7 +97,7 @@ def main() -> None:
         f"items with at least {tail.confidence:.0%} for “{'Yes' if yes else 'No'}”": "{:,}",
         "right among them": "{:.1%}",
     }
-    record("picture", {"truth": table(columns, [row])}, folder=arguments.results, repeats=1, seeds="seed 0")
+    record("picture", {"truth": table(columns, [row])}, arguments, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

@@ -8,23 +8,19 @@ recorded probabilities.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ProcessPoolExecutor
+from record import options, record, run_all, table
+
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
-from tqdm import tqdm
 
-from audits import simulated_fit
 from blindcal.items.score_files import read_scores
 from blindcal.planning import shapes
 from blindcal.planning.forecast import half_width
-from blindcal.records import FloatArray
-from record import Cell, parser, record, table
+from populations import simulated_fit
 
 REAL = {
     "gpt-4o-mini mmlu": "gpt-4o-mini__mmlu_test_direct.csv.gz",
@@ -62,8 +58,8 @@ def shape_of(scores: Path, name: str) -> shapes.Shape:
     """A named shape, or one of a real model."""
     if name in shapes.PRESETS:
         return shapes.preset(name)
-    found = read_scores(scores / REAL[name])
-    return shapes.of_scores(name, found.labels, found.p)
+    known = read_scores(scores / REAL[name])
+    return shapes.of_scores(name, known.labels, known.p)
 
 
 def outcome(job: Job) -> float:
@@ -73,42 +69,24 @@ def outcome(job: Job) -> float:
     return float(fit.ece.half_width)
 
 
-def row(job: Job, expected: float, seen: FloatArray) -> list[Cell]:
-    """The forecast next to the mean outcome."""
-    mean = float(seen.mean())
-    chance = float(seen.std(ddof=1) / np.sqrt(seen.size) / mean)
-    return [job.shape, job.method, job.queries, job.n, expected, mean, (expected / mean, chance)]
-
-
-def expected_width(job: Job) -> float:
-    """The forecast half-width."""
-    width = half_width(shape_of(job.scores, job.shape), job.method, job.n, job.queries)
-    assert width is not None
-    return width
-
-
 def main() -> None:
     """Forecast, audit, and record the tables."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=5)
-    arguments = options.parse_args()
-    scores = arguments.data / "scores"
+    arguments = options(__doc__, repeats=5)
+    scores, seeds = arguments.data / "scores", range(arguments.repeats)
     names = [*shapes.PRESETS, *(name for name, file in REAL.items() if (scores / file).is_file())]
-    jobs = [
-        Job(scores, name, *audit, seed)
-        for name in names
-        for audit in AUDITS
-        for seed in range(arguments.repeats)
-    ]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        seen = np.array(list(tqdm(pool.map(outcome, jobs), total=len(jobs), disable=None)))
-    parts = seen.reshape(-1, arguments.repeats)
-    planned = jobs[:: arguments.repeats]
-    expected = np.array([expected_width(job) for job in planned])
-    rows = [row(*each) for each in zip(planned, expected.tolist(), parts, strict=True)]
-    ratios = expected / parts.mean(axis=1)
-    off = np.abs(ratios - 1)
-    summary = [int((off <= NEAR).sum()), off.size, float(ratios.mean()), float(off.max())]
+    planned = list(product(names, AUDITS))
+    jobs = [Job(scores, name, *audit, seed) for name, audit in planned for seed in seeds]
+    widths = np.array(run_all(outcome, jobs, arguments)).reshape(len(planned), -1)
+    rows, ratios = [], []
+    for (name, (method, queries, n)), seen in zip(planned, widths, strict=True):
+        expected = half_width(shape_of(scores, name), method, n, queries)
+        assert expected is not None
+        mean = float(seen.mean())
+        chance = float(seen.std(ddof=1) / np.sqrt(seen.size) / mean)
+        ratios.append(expected / mean)
+        rows.append([name, method, queries, n, expected, mean, (ratios[-1], chance)])
+    off = np.abs(np.array(ratios) - 1)
+    summary = [int((off <= NEAR).sum()), off.size, float(np.mean(ratios)), float(off.max())]
     columns = {
         "shape": "{}",
         "method": "{}",
@@ -124,8 +102,7 @@ def main() -> None:
         "mean ratio": "{:.2f}",
         "largest deviation": "{:.0%}",
     }
-    tables = {"cells": table(columns, rows), "summary": table(near, [summary])}
-    record("plan", tables, folder=arguments.results, repeats=arguments.repeats)
+    record("plan", {"cells": table(columns, rows), "summary": table(near, [summary])}, arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f].
+"""Populations with known truth, for measuring estimators: a distribution of f and a curve E[Y|f]; and audits.
 
 `CHOSEN` are six shapes chosen by hand, and `ATOMS` three with many items at the very same probability.
 `drawn`, `narrow` and `grouped` make a new population for every seed, so nothing was tuned on it. `Recorded`
@@ -6,6 +6,8 @@ uses a real model's scores as a population.
 """
 
 from __future__ import annotations
+
+from record import RESAMPLES
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ from scipy.special import expit, logit
 
 import blindcal as bc
 from blindcal.items.score_files import read_scores
+from blindcal.methods import make_design, method_of
 from blindcal.records import FloatArray, IntArray
+from blindcal.simulation.simulate import ask
 
 
 @dataclass(frozen=True)
@@ -225,3 +229,27 @@ class Recorded:
         """The population's binned ECE."""
         scores = read_scores(self.path)
         return float(bc.binned_ece(scores.labels, scores.p, bins).ece)
+
+
+def simulated_fit(
+    labels: IntArray,
+    p: FloatArray,
+    *,
+    method: str = "latent",
+    queries: float = 1.0,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> bc.LatentFit:
+    """The fit of one simulated audit of items with known probabilities."""
+    design = make_design(method, labels, queries=queries, seed=seed)
+    answers = ask(design, p, seed=seed, logprobs=method_of(method).logprobs)
+    return bc.latent(
+        labels[answers.items],
+        answers.shifts,
+        answers.answers,
+        answers.temperatures,
+        answers.items,
+        bounds=answers.bounds,
+        resamples=resamples,
+        seed=seed,
+    )

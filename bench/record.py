@@ -1,8 +1,9 @@
-"""Record what a benchmark found, so that the docs show exactly that.
+"""The frame of every benchmark: its options, its processes, and the record of what it found.
 
-A benchmark ends with one call of :func:`record`, which prints its tables and writes them to
-``bench/results/NAME.json``: the numbers in full precision, how to format them, and how they were made.
-``python bench/docs.py`` then puts them into README.md and docs/. No number is typed by hand.
+A benchmark reads its options with `options`, computes with `run_all`, and ends with one call of `record`,
+which prints its tables and writes them to ``bench/results/NAME.json``: the numbers in full precision, how to
+format them, and how they were made. ``python bench/docs.py`` then puts them into README.md and docs/. No
+number is typed by hand.
 """
 
 from __future__ import annotations
@@ -17,14 +18,25 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+# before numpy is loaded, which is why every benchmark imports this module first: threads slow small fits down
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from tqdm import tqdm
+
+Job = TypeVar("Job")
+Outcome = TypeVar("Outcome")
 ROOT = Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "unit")]  # servers that misbehave, examples, rooms
 RESULTS = ROOT / "bench" / "results"
 SHARED = ROOT.parent / "shared"
+RESAMPLES = 300
+"""Refits behind the intervals of a study: fewer than the default of 1,000, to save time."""
 
 Cell: TypeAlias = str | float | Sequence[float] | None
 _FIELD = re.compile(r"[^{}]*\{[^}]*\}")
@@ -104,32 +116,64 @@ def _count(repeats: int) -> str:
     return "1 repeat" if repeats == 1 else f"{repeats:,} repeats"
 
 
-def table(names: Mapping[str, str], rows: Sequence[Sequence[Cell]]) -> Table:
+def table(names: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> Table:
     """A table from the names of its columns with their formats, and its rows."""
     return Table(tuple(Column(*each) for each in names.items()), tuple(tuple(row) for row in rows))
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """An argument parser with the docstring of a benchmark and the options that all share."""
-    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded models")
-    found.add_argument("--results", type=Path, default=RESULTS, help="folder that the tables are written to")
-    found.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    return found
+def parser(doc: str | None, **defaults: int) -> argparse.ArgumentParser:
+    """The options that all benchmarks share, and one for each of these whole numbers."""
+    shared = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared.add_argument("--data", type=Path, default=SHARED, help="folder of the recorded models")
+    shared.add_argument("--results", type=Path, default=RESULTS, help="folder that the tables are written to")
+    shared.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    for name, number in defaults.items():
+        shared.add_argument(f"--{name.replace('_', '-')}", type=int, default=number)
+    return shared
+
+
+def options(doc: str | None, **defaults: int) -> argparse.Namespace:
+    """The options of a benchmark that needs no others."""
+    return parser(doc, **defaults).parse_args()
+
+
+def run_all(
+    work: Callable[[Job], Outcome], jobs: Sequence[Job], options: argparse.Namespace, *, chunk: int = 1
+) -> list[Outcome]:
+    """The outcome of each job, computed in processes, with a progress bar."""
+    with ProcessPoolExecutor(options.processes) as pool:
+        return list(tqdm(pool.map(work, jobs, chunksize=chunk), total=len(jobs), disable=None))
+
+
+def score_files(data: Path) -> list[Path]:
+    """The score files of the recorded models."""
+    return _files(data / "scores", "*.csv.gz")
+
+
+def recorded_cells(data: Path) -> list[Path]:
+    """The files with a whole recording each."""
+    return _files(data / "logits", "*__logits.csv.gz")
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    paths = sorted(folder.glob(pattern))
+    if not paths:
+        raise SystemExit(f"{folder} has no recorded models: name the folder above it with --data")
+    return paths
 
 
 def record(
     name: str,
     tables: Mapping[str, Table],
+    options: argparse.Namespace,
     *,
-    folder: Path,
-    repeats: int | Mapping[str, int],
+    repeats: int | Mapping[str, int] | None = None,
     seeds: str = "seeds from 0",
 ) -> Results:
-    """Print the tables, and write them and how they were made to ``folder/NAME.json``."""
-    found = Results(
+    """Print the tables, and write them and how they were made to NAME.json in the folder of results."""
+    results = Results(
         command=_command(sys.argv),
-        repeats=repeats,
+        repeats=options.repeats if repeats is None else repeats,
         seeds=seeds,
         version=importlib.metadata.version("blindcal"),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -137,12 +181,13 @@ def record(
         seconds=round(time.monotonic() - _STARTED, 1),
         tables=tables,
     )
-    for title, one in tables.items():
-        print(f"\n{title}\n\n{one.markdown()}", end="")
-    print(f"\n{found.origin} {found.seconds:.0f} s")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(asdict(found), indent=1, ensure_ascii=False) + "\n")
-    return found
+    for title, shown in tables.items():
+        print(f"\n{title}\n\n{shown.markdown()}", end="")
+    print(f"\n{results.origin} {results.seconds:.0f} s")
+    options.results.mkdir(parents=True, exist_ok=True)
+    path = options.results / f"{name}.json"
+    path.write_text(json.dumps(asdict(results), indent=1, ensure_ascii=False) + "\n")
+    return results
 
 
 def _command(argv: Sequence[str]) -> str:
@@ -159,7 +204,7 @@ def read(path: Path) -> Results:
     """Read a file of results."""
     content: dict[str, Any] = json.loads(path.read_text())
     tables = {
-        name: Table(tuple(Column(**column) for column in one["columns"]), tuple(map(tuple, one["rows"])))
-        for name, one in content["tables"].items()
+        name: Table(tuple(Column(**column) for column in found["columns"]), tuple(map(tuple, found["rows"])))
+        for name, found in content["tables"].items()
     }
     return Results(**{**content, "tables": tables})

@@ -11,6 +11,8 @@ the same bound on replies.
 
 from __future__ import annotations
 
+from record import parser, record, table
+
 import asyncio
 import contextlib
 import itertools
@@ -25,8 +27,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import aiohttp
 import httpx2
 import numpy as np
@@ -35,16 +35,18 @@ import orjson
 import uvloop
 
 import blindcal as bc
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.sender import ask_live
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.sender import ask_design
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.items.files import load
 from blindcal.records import AnswerTable, Message, Request, Round, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 from blindcal.store.run_store import Store
-from record import Cell, parser, record, table
 
 PROMPT = "Passage: " + "All biomass goes through at least some of these steps. " * 14 + "Answer Yes or No."
 BIAS = {1000 + k: 50.0 + 0.25 * k for k in range(12)}
@@ -54,20 +56,11 @@ QUESTION = TokenQuestion(
         tuple(Token(k, "Yes") for k in list(BIAS)[:6]), tuple(Token(k, "No") for k in list(BIAS)[6:]), "max"
     )
 )
+ANSWER = {"role": "assistant", "content": "Yes", "refusal": None}
 BODY = orjson.dumps(
     {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "bench",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "Yes", "refusal": None},
-                "logprobs": None,
-                "finish_reason": "length",
-            }
-        ],
+        **{"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "bench"},
+        "choices": [{"index": 0, "message": ANSWER, "logprobs": None, "finish_reason": "length"}],
         "usage": {"prompt_tokens": 180, "completion_tokens": 1, "total_tokens": 181},
     }
 )
@@ -162,16 +155,12 @@ class Aiohttp:
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers)
+        self.close = self._session.close
 
     async def send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
         """Send a request and return its response."""
         async with self._session.request(method, url, data=body, allow_redirects=False) as reply:
-            raw = await bounded(reply.content.iter_any())
-            return ServerResponse(reply.status, reply.headers, raw)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._session.close()
+            return ServerResponse(reply.status, reply.headers, await bounded(reply.content.iter_any()))
 
 
 class Httpx2:
@@ -180,16 +169,12 @@ class Httpx2:
     def __init__(self, headers: Mapping[str, str]) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx2.AsyncClient(headers=headers, limits=limits, timeout=60, trust_env=False)
+        self.close = self._client.aclose
 
     async def send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
         """Send a request and return its response."""
         async with self._client.stream(method, url, content=body) as reply:
-            raw = await bounded(reply.aiter_bytes())
-            return ServerResponse(reply.status_code, reply.headers, raw)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.aclose()
+            return ServerResponse(reply.status_code, reply.headers, await bounded(reply.aiter_bytes()))
 
 
 async def bounded(chunks: AsyncIterator[bytes]) -> bytes:
@@ -212,30 +197,22 @@ RUNS: dict[str, Callable[[Mapping[str, str]], Any] | None] = {
     "a whole run over aiohttp": Aiohttp,
     "a whole run over httpx2": Httpx2,
 }
-Speed: TypeAlias = tuple[float, float]  # requests per second, and CPU-seconds per 1,000 of them
 
 
-async def rate(client: Client, base_url: str, workers: int, seconds: float) -> Speed:
-    """The speed of a pool of workers, after a short warm-up."""
+async def rate(client: Client, base_url: str, workers: int, seconds: float) -> float:
+    """The queries per second of a pool of workers, after a short warm-up."""
     numbers = itertools.count()
-    done = 0
     async with client(base_url) as ask:
 
         async def work(until: float) -> None:
-            nonlocal done
             while time.perf_counter() < until:
                 assert await ask(next(numbers)) == "Yes"
-                done += 1
 
-        async def pool(length: float) -> Speed:
-            start, used = time.perf_counter(), time.process_time()
+        for length in (seconds / 4, seconds):
+            begun, start = next(numbers), time.perf_counter()
             await asyncio.gather(*(work(start + length) for _ in range(workers)))
-            return time.perf_counter() - start, time.process_time() - used
-
-        await pool(seconds / 4)
-        done = 0
-        elapsed, used = await pool(seconds)
-    return done / elapsed, 1000 * used / done
+            elapsed = time.perf_counter() - start
+    return (next(numbers) - begun - 1) / elapsed
 
 
 class Dithered:
@@ -252,83 +229,70 @@ class Dithered:
         return Round(np.arange(self._n), -np.log(t / (1 - t)), np.zeros(self._n))
 
 
-def write_items(path: Path, count: int) -> None:
-    """Questions of about 800 characters."""
-    with path.open("w") as file:
-        for number in range(count):
-            record = {"id": str(number), "prompt": f"{number} {PROMPT}", "label": number % 2}
-            file.write(json.dumps(record) + "\n")
-
-
 async def whole_run(
     base_url: str, path: Path, count: int, workers: int, client: Callable[[Mapping[str, str]], Any] | None
-) -> Speed:
-    """The speed of a whole run: design, client and store; ``client`` takes the place of blindcal's own."""
+) -> float:
+    """The queries per second of a whole run: design, client and store; ``client`` replaces blindcal's own."""
     items = load(path)
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "run.sqlite") as store,
     ):
-        job = Job(items, QUESTION, store, bc.Limits(concurrency=workers))
+        job = Job(items=items, question=QUESTION, store=store)
+        run = RunContext(limits=bc.Limits(concurrency=workers))
         async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:
             if client is not None:
                 endpoint._client = client(endpoint._headers)
-            start, used = time.perf_counter(), time.process_time()
-            outcome = await ask_live(Dithered(count), job, endpoint)
-            elapsed, used = time.perf_counter() - start, time.process_time() - used
+            start = time.perf_counter()
+            outcome = await ask_design(Dithered(count), job, Governor(endpoint, run, store))
+            elapsed = time.perf_counter() - start
     assert len(outcome.answered) == count
-    return count / elapsed, 1000 * used / count
+    return count / elapsed
 
 
-def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[str, list[Speed]]:
+def measure(latency: float, workers: int, seconds: float, repeats: int) -> dict[str, list[float]]:
     """The speed of each in every round."""
-    found: dict[str, list[Speed]] = {name: [] for name in (*CLIENTS, *RUNS)}
+    speeds: dict[str, list[float]] = {name: [] for name in (*CLIENTS, *RUNS)}
     with tempfile.TemporaryDirectory() as folder, server(latency) as base_url:
         path = Path(folder) / "items.jsonl"
         for _ in range(repeats):
             for name, client in CLIENTS.items():
-                found[name].append(asyncio.run(rate(client, base_url, workers, seconds)))
+                speeds[name].append(asyncio.run(rate(client, base_url, workers, seconds)))
             for name, transport in RUNS.items():
                 slower = 8 if transport is Httpx2 else 1
-                count = max(workers, round(seconds * found[BARE][-1][0] / slower))
-                write_items(path, count)
-                found[name].append(asyncio.run(whole_run(base_url, path, count, workers, transport)))
-    return found
-
-
-def spread(found: dict[str, list[Speed]], name: str) -> list[float]:
-    """The rate of a run in parts of a bare loop's: the median of the rounds, the least and the most."""
-    each = [run[0] / bare[0] for run, bare in zip(found[name], found[BARE], strict=True)]
-    return [statistics.median(each), min(each), max(each)]
+                count = max(workers, round(seconds * speeds[BARE][-1] / slower))
+                rows = ({"id": str(k), "prompt": f"{k} {PROMPT}", "label": k % 2} for k in range(count))
+                path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+                speeds[name].append(asyncio.run(whole_run(base_url, path, count, workers, transport)))
+    return speeds
 
 
 def main() -> None:
     """Measure all clients, and record the tables."""
-    options = parser(__doc__)
+    options = parser(__doc__, repeats=5)
     options.add_argument("--seconds", type=float, default=3.0)
-    options.add_argument("--repeats", type=int, default=5)
     arguments = options.parse_args()
     os.environ.pop("OPENAI_BASE_URL", None)
-    found = {
+    speeds = {
         f"{workers} in flight" + (f", {1000 * latency:.0f} ms" if latency else ""): measure(
             latency, workers, arguments.seconds, arguments.repeats
         )
         for latency, workers in ((0.0, 32), (0.0, 256), (0.2, 256))
     }
-
-    def medians(which: int) -> list[list[Cell]]:
-        return [
-            [name, *(statistics.median(speed[which] for speed in one[name]) for one in found.values())]
-            for name in (*CLIENTS, *RUNS)
+    rates = [
+        [name, *(statistics.median(each[name]) for each in speeds.values())] for name in (*CLIENTS, *RUNS)
+    ]
+    shares = []
+    for name in RUNS:
+        of_bare = [
+            [run / bare for run, bare in zip(each[name], each[BARE], strict=True)] for each in speeds.values()
         ]
-
-    shares: list[list[Cell]] = [[name, *(spread(one, name) for one in found.values())] for name in RUNS]
+        shares.append([name, *((statistics.median(share), min(share), max(share)) for share in of_bare)])
     tables = {
-        "rates": table({"queries per second": "{}", **dict.fromkeys(found, "{:,.0f}")}, medians(0)),
-        "cpu": table({"CPU-seconds per 1,000 queries": "{}", **dict.fromkeys(found, "{:.3f}")}, medians(1)),
-        "shares": table({"": "{}", **dict.fromkeys(found, "{:.2f} ({:.2f} to {:.2f})")}, shares),
+        "rates": table({"queries per second": "{}", **dict.fromkeys(speeds, "{:,.0f}")}, rates),
+        "shares": table({"": "{}", **dict.fromkeys(speeds, "{:.2f} ({:.2f} to {:.2f})")}, shares),
     }
-    record("run", tables, folder=arguments.results, repeats=arguments.repeats, seeds="")
+    record("run", tables, arguments, seeds="")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ as safetensors, converted from its GGUF file.
 
 from __future__ import annotations
 
+from record import ROOT
+
 import importlib.metadata
 import json
 import os
@@ -24,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from blindcal.endpoints.model_file import default_model
-from record import ROOT
 
 CACHE = ROOT / ".servers"
 MODEL = "smollm2"  # the name of the converted model, and its folder in CACHE

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # threads slow small fits down
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage data
+
+from record import Cell, parser, record, table
 
 import numpy as np
 import pyarrow  # type: ignore[import-untyped]  # ships no types
@@ -29,7 +30,6 @@ import blindcal as bc
 from blindcal.methods import make_design
 from blindcal.records import AnswerTable, IntArray
 from blindcal.simulation.simulate import ask, generate
-from record import Cell, parser, record, table
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ def main() -> None:
         for one in found
     ]
     tables = {"counted": table(columns, rows)}
-    record("shards", tables, folder=arguments.results, repeats=1, seeds="seed 0")
+    record("shards", tables, arguments, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

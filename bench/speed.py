@@ -8,12 +8,11 @@ by ten. Everything runs on one thread.
 
 from __future__ import annotations
 
-import os
+from record import Cell, parser, record, table
+
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
@@ -21,7 +20,6 @@ import blindcal as bc
 from blindcal.design import spread_evenly
 from blindcal.records import AnswerTable
 from blindcal.simulation.simulate import generate
-from record import Cell, parser, record, table
 
 MMLU = 56_168
 
@@ -100,7 +98,7 @@ def main() -> None:
                 {"items": "{:,}", "count and fit, s": "{:.2f}", "1,000 refits, s": "{:.2f}"}, by_size
             ),
         },
-        folder=arguments.results,
+        arguments,
         repeats=1,
         seeds="seed 0",
     )

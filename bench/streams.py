@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
-from blindcal.probing.flip_search import Reading, bisect, fit
+from accuracy import load
+from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
 from blindcal.simulation.simulate import log_odds
@@ -71,17 +72,7 @@ class Stream:
 @lru_cache
 def recorded(path: Path) -> Traffic:
     """A score or logit file."""
-    source = sources.read(path)
-    return Traffic(f"{source.model} {source.data}", source.labels, source.probabilities("pair"))
-
-
-def files(data: Path) -> tuple[Path, ...]:
-    """The twelve score sets, then the four recorded cells."""
-    logits = data / "logits"
-    found = (*sorted((data / "scores").glob("*.csv.gz")), *sorted(logits.glob("*__logits.csv.gz")))
-    if not found:
-        raise SystemExit(f"{data} lacks score files: give their folder with --data")
-    return found
+    return Traffic(" ".join(sources.names(path)), *load(path))
 
 
 #: Chances of a positive label whose mean distance from f is the second argument: f says too much, too
@@ -110,12 +101,12 @@ class AnchorSetUp:
 
 def set_up_anchors(s: FloatArray, jitter: float, confirmations: int, rng: np.random.Generator) -> AnchorSetUp:
     """Find the flips of items with these log-odds, and confirm them, as auditing/watch_anchors.py does."""
-    readings: list[Reading] = []
+    readings: list[Observation] = []
 
     async def flip(item: int) -> float:
         async def answer(shift: float) -> int:
             said = int(s[item] + shift + jitter * rng.standard_normal() >= 0)
-            readings.append(Reading(str(item), shift, said))
+            readings.append(Observation(Query(str(item), shift), said))
             return said
 
         found = await bisect(answer, -FARTHEST - 10, FARTHEST + 10)
@@ -124,7 +115,7 @@ def set_up_anchors(s: FloatArray, jitter: float, confirmations: int, rng: np.ran
             return found
         for k in range(REFINING):
             await answer(found + jitter * (0.5 + k / REFINING) * (-1) ** k)
-        return fit([one for one in readings if one.item == str(item)]).shifts[str(item)]
+        return fit([one for one in readings if one.query.item == str(item)]).shifts[str(item)]
 
     async def every() -> list[float]:
         return [await flip(item) for item in range(s.size)]

@@ -11,7 +11,8 @@ six only to report. Seeds start from 50,000, with ``--choose`` from 40,000. Only
 
 from __future__ import annotations
 
-import os
+from record import Cell, Table, parser, record, table
+
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -19,16 +20,12 @@ from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import numpy as np
 from tqdm import tqdm
 
-from audits import simulated_fit
 from blindcal.records import FloatArray
 from page_figures import NAMES, intervals, true_figures
-from populations import ALTERNATIVES, ATOMS, CHOSEN, Population, Recorded, drawn, narrow
-from record import Cell, Table, parser, record, table
+from populations import ALTERNATIVES, ATOMS, CHOSEN, Population, Recorded, drawn, narrow, simulated_fit
 
 TO_CHOOSE = (
     "Llama-3.1-70B__mmlu_test",
@@ -348,7 +345,7 @@ def main() -> None:
     record(
         "study",
         made,
-        folder=arguments.results,
+        arguments,
         repeats={"": arguments.repeats, "power and more refits": len(many)},
         seeds=f"seeds from {first:,}",
     )

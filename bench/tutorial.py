@@ -10,6 +10,8 @@ tests/slow/test_tutorial.py runs the same commands without the model. About fift
 
 from __future__ import annotations
 
+from record import ROOT
+
 import argparse
 import csv
 import gzip
@@ -24,11 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 from blindcal.endpoints.local_server import ServerSettings, serve
 from picture import photograph
-from record import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
 PICTURE = ROOT / "docs" / "images" / "tutorial.png"

@@ -1,43 +1,37 @@
 """How many answers can be read if real models are asked to state their confidence.
 
-    python bench/verbalized.py [--n 40] [--instruction TEXT]
+    python bench/verbalized.py
 
-Asks the embedded model ``n`` built-in questions with ``--method verbalized`` over HTTP, and reads recorded
-answers (``logits/*__verbalized.csv.gz``: id, label, text). About two seconds per question on two cores.
+Reads recorded answers (``logits/*__verbalized.csv.gz``: id, label, text).
 """
 
 from __future__ import annotations
 
+from record import Cell, options, record, table
+
 import csv
 import gzip
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
 import blindcal as bc
-from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.query_format import ConfidenceQuestion
 from blindcal.items.catalogue import SETS
-from blindcal.store.run_store import RUN_FILE, Store
-from record import Cell, parser, record, table
 
 
 def read(name: str, labels: Sequence[int], texts: Sequence[str], words: tuple[str, ...]) -> list[Cell]:
     """How many answers of a model state a confidence, why others do not, and the one stated most often."""
-    found = ConfidenceQuestion(words).stated(texts)
-    known = np.isfinite(found.p)
-    reasons = ", ".join(f"{why} {count:,}" for why, count in found.reasons.items())
+    stated = ConfidenceQuestion(words).stated(texts)
+    known = np.isfinite(stated.p)
+    reasons = ", ".join(f"{why} {count:,}" for why, count in stated.reasons.items())
     if not known.any():
         return [name, known.size, 0.0, reasons, None, None]
-    stated = np.round(np.maximum(found.p[known], 1 - found.p[known]), 3)
-    values, times = np.unique(stated, return_counts=True)
+    p = stated.p[known]
+    values, times = np.unique(np.round(np.maximum(p, 1 - p), 3), return_counts=True)
     often = float(values[times.argmax()]), float(times.max() / times.sum())
-    ece = float(bc.binned_ece(np.asarray(labels)[known], found.p[known]).ece)
+    ece = float(bc.binned_ece(np.asarray(labels)[known], p).ece)
     return [name, known.size, float(known.mean()), reasons, often, ece]
 
 
@@ -50,34 +44,10 @@ def recorded(path: Path) -> list[Cell]:
     return read(f"{model} {data}", labels, texts, SETS[data].words)
 
 
-def embedded(n: int, instruction: str | None) -> list[Cell]:
-    """The row of the embedded model, audited over HTTP."""
-    with tempfile.TemporaryDirectory() as name, serve() as served:
-        settings = bc.Settings(
-            model=served.model,
-            base_url=served.base_url,
-            method="verbalized",
-            instruction=instruction,
-            timeout=300,
-            sample=n,
-        )
-        bc.audit("builtin", settings, out=Path(name) / "run", force=True)
-        with Store.read(Path(name) / "run" / RUN_FILE) as store:
-            order = store.rounds()[0].items
-            labels = store.items().labels[order]
-            texts = [text for _, _, text, _ in store.texts()]
-        return read(f"{served.model} builtin", labels.tolist(), texts, ("Yes", "No"))
-
-
 def main() -> None:
     """Read all answers, and record the table."""
-    options = parser(__doc__)
-    options.add_argument("--n", type=int, default=40, help="built-in questions; 0 for none")
-    options.add_argument("--instruction", help="another wording, with {positive} and {negative}")
-    arguments = options.parse_args()
+    arguments = options(__doc__)
     rows = [recorded(path) for path in sorted((arguments.data / "logits").glob("*__verbalized.csv.gz"))]
-    if arguments.n:
-        rows.append(embedded(arguments.n, arguments.instruction))
     columns = {
         "model and set": "{}",
         "answers": "{:,}",
@@ -86,7 +56,7 @@ def main() -> None:
         "stated most often": "{:.0%}, by {:.0%}",
         "ECE of those read": "{:.4f}",
     }
-    record("verbalized", {"read": table(columns, rows)}, folder=arguments.results, repeats=1, seeds="seed 0")
+    record("verbalized", {"read": table(columns, rows)}, arguments, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

@@ -8,20 +8,15 @@ Needs a browser.
 
 from __future__ import annotations
 
-import os
+from record import ROOT
+
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-from picture import photograph
-from record import ROOT
-
-sys.path.append(str(ROOT / "tests"))
-
 from docs_world import MODELS, docs_world
+from picture import photograph
 
 PICTURE = ROOT / "docs" / "images" / "watch.png"
 ALARM = 4  # the exit status of a watch with an alarm

@@ -8,20 +8,16 @@ cannot see it. Each audit is a whole one: probe, run, controls, estimates.
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+from record import Cell, parser, record, run_all, table
 
 import json
 import tempfile
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy.special import expit
-from tqdm import tqdm
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import UnfitError
@@ -29,7 +25,6 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, Reply, Request, Targets, Token
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from record import Cell, parser, record, table
 
 PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 
@@ -88,7 +83,7 @@ class Unsteady:
             yes = s + shift >= 0
         if at_fault and rng.random() < fault.flips:
             yes = not yes
-        return Reply("Yes" if yes else "No", "length", 10, 1)
+        return Reply("Yes" if yes else "No", "length", prompt_tokens=10, completion_tokens=1)
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -117,61 +112,38 @@ def run(fault: Fault, n: int, seed: int, folder: Path) -> AuditResult | None:
         return run(fault, n, seed + 10**6, folder)  # refused by the probe, before anything could happen
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one audit ended with."""
-
-    name: str
-    said: str
-    ece_held: bool
-    accuracy_held: bool
-    controls: int
-
-
-def outcome(task: tuple[str, int, int]) -> Outcome:
-    """The outcome of the audit with one fault and seed."""
+def outcome(task: tuple[str, int, int]) -> tuple[str, bool, bool]:
+    """What one audit said, and whether the intervals of ECE and accuracy held."""
     name, n, seed = task
     labels, s = population(400_000, 10**6)
     ece = float(binned_ece(labels, expit(s), 5).ece)
     accuracy = float(((s >= 0) == (labels == 1)).mean())
     with tempfile.TemporaryDirectory() as folder:
-        found = run(FAULTS[name], n, seed, Path(folder))
-    if found is None or found.steadiness is None:
-        return Outcome(name, "ended", False, False, 0)
-    said = "warned" if found.warnings else "noted" if found.steadiness.notes else "silent"
-    return Outcome(name, said, ece in found.ece, accuracy in found.accuracy, found.spend.control_queries)
+        result = run(FAULTS[name], n, seed, Path(folder))
+    if result is None or result.steadiness is None:
+        return "ended", False, False
+    word = "warned" if result.warnings else "noted" if result.steadiness.notes else "silent"
+    return word, ece in result.ece, accuracy in result.accuracy
 
 
 def main() -> None:
     """Run the study, and record its table."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=20)
-    options.add_argument("--honest", type=int, default=200)
-    options.add_argument("--items", type=int, default=1000)
+    options = parser(__doc__, repeats=20, honest=200, items=1000)
     options.add_argument("--kinds", nargs="*", default=list(FAULTS))
-    chosen = options.parse_args()
-    tasks = [
-        (name, chosen.items, seed)
-        for name in chosen.kinds
-        for seed in range(chosen.honest if name == "honest" else chosen.repeats)
-    ]
-    with ProcessPoolExecutor(chosen.processes) as pool:
-        found = list(tqdm(pool.map(outcome, tasks), total=len(tasks), disable=None))
+    arguments = options.parse_args()
     rows: list[list[Cell]] = []
-    for name in chosen.kinds:
-        own = [one for one in found if one.name == name]
-        said = Counter(one.said for one in own)
-        used = [one for one in own if one.said in ("noted", "silent")]
-        held: list[Cell] = [
-            (sum(flags), len(used)) if used else None
-            for flags in ([one.ece_held for one in used], [one.accuracy_held for one in used])
-        ]
-        counts: list[Cell] = [said[each] for each in ("ended", "warned", "noted", "silent")]
-        rows.append([FAULTS[name].words, len(own), *counts, *held])
+    for name in arguments.kinds:
+        many = arguments.honest if name == "honest" else arguments.repeats
+        each = run_all(outcome, [(name, arguments.items, seed) for seed in range(many)], arguments)
+        words = Counter(word for word, *_ in each)
+        used = [held for word, *held in each if word in ("noted", "silent")]
+        held: list[Cell] = [(sum(flags), len(used)) for flags in zip(*used, strict=True)]
+        counts = [words[word] for word in ("ended", "warned", "noted", "silent")]
+        rows.append([FAULTS[name].words, many, *counts, *(held or [None, None])])
     columns = {"endpoint, after the probe": "{}", "runs": "{}", "ended": "{}", "warning": "{}", "note": "{}"}
     columns |= {"no word": "{}", "ECE held": "{} of {}", "accuracy held": "{} of {}"}
-    repeats = {"honest": chosen.honest, "each other": chosen.repeats}
-    record("watched", {"watched": table(columns, rows)}, folder=chosen.results, repeats=repeats)
+    repeats = {"honest": arguments.honest, "each other": arguments.repeats}
+    record("watched", {"watched": table(columns, rows)}, arguments, repeats=repeats)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from blindcal.asking import governor
 from blindcal.asking.limits import Limits
 from blindcal.certifying.decide import decide
-from blindcal.endpoints import base
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DECISIONS_LINES, DECISIONS_TABLE
 from certified_runs import at
@@ -112,7 +112,7 @@ class KillingProxy:
 
 def run_decide(certificate: Path, items: Path, out: Path, told: Connection) -> None:
     """Decide in a process of its own, and tell the parent when the files are written."""
-    base.backoff = lambda *_: 0.005  # the waits of the check
+    governor.backoff = lambda *_: 0.005  # the waits of the check
 
     def stage(text: str) -> None:
         if text == WRITING:

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from blindcal.asking import governor
 from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.endpoints import base
 from blindcal.errors import StoreError
 from blindcal.items.files import load
 from blindcal.records import Item, Progress
@@ -117,7 +117,7 @@ def run_audit(items: Path, base_url: str, out: Path, told: Connection | None) ->
     """Audit, and tell a parent process which phase begins."""
     tell = told.send if told is not None else lambda _: None
     if told is not None:  # in a process of its own
-        base.backoff = lambda *_: 0.005  # the waits of the probe
+        governor.backoff = lambda *_: 0.005  # the waits of the probe
 
     def stage(text: str) -> None:
         if text == "asking":

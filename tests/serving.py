@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from blindcal.endpoints import model_file as models
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Message, Request, Targets, Token

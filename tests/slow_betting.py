@@ -1,21 +1,18 @@
 """The wealth of the bets, computed again in the plainest way: one item after the other, product by product.
 
-Written from METHOD 11 and from what the modules say, not from how they do it. Numbers are exact fractions
-where that is quick enough.
+Written from METHOD 11, not from the code that it checks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
 BINS = 60
 Number = Fraction | float
-Factors = Callable[[int, int, int], list[float]]
-"""What an observation multiplies every bet by, given the bin of its threshold, its answer and its label."""
 
 
 def bin_of(t: float) -> int:
@@ -26,18 +23,6 @@ def bin_of(t: float) -> int:
 def chance_of_yes(f: Number, k: int) -> Number:
     """How often an answer is positive at a threshold that is uniform in bin k."""
     return min(max(f * BINS - k, 0), 1)
-
-
-def mean_gain(gain: Callable[[int, int, int], float], f: Fraction, positive: Fraction) -> Fraction:
-    """The mean of a gain at confidence f, if a label is positive with this chance; exact."""
-    total = Fraction(0)
-    for k in range(BINS):
-        yes = chance_of_yes(f, k)
-        for d, chance in ((0, 1 - yes), (1, yes)):
-            if chance:
-                each = positive * Fraction(gain(k, d, 1)) + (1 - positive) * Fraction(gain(k, d, 0))
-                total += Fraction(chance) * each / BINS
-    return total
 
 
 def in_the_large(curve: Sequence[float], k: int, d: int, y: int) -> float:
@@ -60,7 +45,7 @@ def closest_ratio(a: float, b: float, shift: float, slope: float, steps: int) ->
     """Ratio of an alternative to the closest calibrated law, for (bin, answer, label) in this order.
 
     Under the alternative, f has a beta(a, b) distribution and labels are distorted. The closest law is found
-    by so many steps of the usual iteration for mixtures. The ratio is not divided by its highest mean.
+    by this number of steps of the usual iteration for mixtures. The ratio is not divided by its highest mean.
     """
     cells = 2 * BINS
     middles = [(i + 0.5) / cells for i in range(cells)]

@@ -25,7 +25,7 @@ from blindcal.auditing.probe_endpoint import EndpointProbe, probe
 from blindcal.cli import COMMANDS, app
 from blindcal.cli.console import command_line_option
 from blindcal.cli.result_summary import print_result
-from blindcal.endpoints.http import Address, check_key, keyless_host
+from blindcal.endpoints.address import Address
 from blindcal.errors import BlindcalError, InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import measures
@@ -89,16 +89,16 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
 def test_only_other_machines_want_keys() -> None:
     """A key is missed over https on another machine, and needed where nothing is answered without one."""
     asked = Address("https://api.openai.com/v1", "m")
-    assert keyless_host(asked, {}) == "api.openai.com"
+    assert asked.keyless_host({}) == "api.openai.com"
     with pytest.raises(InputError, match=r"api.openai.com wants an API key"):
-        check_key(asked, {})
-    assert keyless_host(asked, {"OPENAI_API_KEY": "sk"}) is None
-    check_key(asked, {"OPENAI_API_KEY": "sk"})
+        asked.check_key({})
+    assert asked.keyless_host({"OPENAI_API_KEY": "sk"}) is None
+    asked.check_key({"OPENAI_API_KEY": "sk"})
     own = replace(asked, base_url="https://models.example/v1")
-    assert keyless_host(own, {}) == "models.example"
-    check_key(own, {})
-    assert keyless_host(replace(asked, base_url="https://localhost:8000/v1"), {}) is None
-    assert keyless_host(replace(asked, base_url="http://10.0.0.7/v1"), {}) is None
+    assert own.keyless_host({}) == "models.example"
+    own.check_key({})
+    assert replace(asked, base_url="https://localhost:8000/v1").keyless_host({}) is None
+    assert replace(asked, base_url="http://10.0.0.7/v1").keyless_host({}) is None
 
 
 def test_a_finished_run_is_read_anew_without_a_key(
@@ -401,9 +401,18 @@ def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[st
     """The probe's queries have a bar of their own, and the run's begins anew."""
     with ProgressBar(mininterval=0, ncols=100) as bar:
         for asked in (40, 80):
-            bar(Progress(asked, 90, Usage(asked, asked), None, 8, probing=True))
-        bar(Progress(0, 500, Usage(), None, 8))
-        bar(Progress(250, 500, Usage(250, 250), None, 8))
+            bar(
+                Progress(
+                    done=asked,
+                    total=90,
+                    usage=Usage(queries=asked, attempts=asked),
+                    cost=None,
+                    concurrency=8,
+                    probing=True,
+                )
+            )
+        bar(Progress(done=0, total=500, usage=Usage(), cost=None, concurrency=8))
+        bar(Progress(done=250, total=500, usage=Usage(queries=250, attempts=250), cost=None, concurrency=8))
     shown = capsys.readouterr().err
     assert "probing:  89%" in shown
     assert "80/90" in shown
@@ -415,9 +424,9 @@ def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.Cap
     with ProgressBar(mininterval=0, ncols=80) as bar:
         print_line = bar.wrap_print(lambda text: print(text, file=sys.stderr))
         print_line("asking")
-        bar(Progress(200, 500, Usage(200, 200), None, 8))
+        bar(Progress(done=200, total=500, usage=Usage(queries=200, attempts=200), cost=None, concurrency=8))
         print_line("200 of 500")
-        bar(Progress(500, 500, Usage(500, 500), None, 8))
+        bar(Progress(done=500, total=500, usage=Usage(queries=500, attempts=500), cost=None, concurrency=8))
         print_line("estimating")
     lines = [line.split("\r")[-1].rstrip() for line in capsys.readouterr().err.split("\n")]
     assert lines[:2] == ["asking", "200 of 500"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import blindcal as bc
-from blindcal.endpoints.http import OPENAI, Address
+from blindcal.endpoints.address import OPENAI, Address
 from blindcal.settings import DesignSettings, EstimationSettings, PromptSettings
 
 PARTS = {

@@ -165,7 +165,7 @@ def test_anchors_are_seldom_wrong_about_a_steady_endpoint(tmp_path: Path) -> Non
         log_odds = dict(zip(names, logit(rng.beta(0.5, 0.5, len(names))), strict=True))
         items = [Item(name, 0, (Message("user", name),)) for name in names]
         endpoint = Noisy(log_odds, jitter, rng)
-        job = Job(items, TokenQuestion(PAIR), store, max_shift=50.0)
+        job = Job(items=items, question=TokenQuestion(PAIR), store=store, max_shift=50.0)
         anchors = Anchors(job, store, jitter, seed)
         found = await anchors.set_up(items, endpoint)
         answers = await anchors._ask_all(found, range(400), endpoint)

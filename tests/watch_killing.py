@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from blindcal.asking import governor
 from blindcal.asking.limits import Limits
-from blindcal.endpoints import base
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.records import Reply, Request
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
@@ -64,7 +65,7 @@ class _Mortal:
 
 def run_watch(run: Path, stream: Path, out: Path, base_url: str, moment: Moment | None, more: Any) -> None:
     """Watch in a process of its own, which dies at its moment."""
-    base.backoff = lambda *_: 0.005
+    governor.backoff = lambda *_: 0.005
     fate = _Fate(moment)
 
     def mortal(name: str, before: Step, after: Step) -> None:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.findings import CostCurve, Findings, OperatingPoint
+from blindcal.estimate.findings import CostCurve, Findings, finite
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.operating import check_costs
 from blindcal.estimate.published.blind import BlindResult
@@ -105,7 +105,7 @@ def _source(found: object, figure: str) -> Any:
     kind = type(source).__name__
     if not available:
         raise InputError(f"{figure}: found must be a result, a run or a fit, got {kind}")
-    _, missing = _NEEDS[figure]
+    missing = _NEEDS[figure][1]
     raise InputError(f"{figure}: this {kind} has no {missing}; it can be drawn by {', '.join(available)}")
 
 
@@ -119,7 +119,7 @@ def _available(source: object) -> list[str]:
     if not isinstance(source, Findings):
         return [figure for figure, (name, _) in _NEEDS.items() if hasattr(type(source), name)]
     filled = [figure for figure, (name, _) in _NEEDS.items() if getattr(source, name)]
-    if "reliability" not in filled and any(one.observed is not None for one in source.bins):
+    if "reliability" not in filled and any(each.observed is not None for each in source.bins):
         filled.insert(1, "reliability")  # the bins alone, without a curve
     return filled
 
@@ -127,18 +127,10 @@ def _available(source: object) -> list[str]:
 def _costs(source: LatentFit | Findings, cost_fp: float, cost_fn: float) -> CostCurve:
     if isinstance(source, LatentFit):
         return source.expected_cost(cost_fp, cost_fn)
-    for one in source.costs:
-        if math.isclose(one.cost_fp * cost_fn, one.cost_fn * cost_fp):
-            factor = cost_fp / one.cost_fp
-            return CostCurve(cost_fp, cost_fn, tuple(each.times(factor) for each in one.expected))
-    return CostCurve(
-        cost_fp, cost_fn, tuple(Estimate(_cost(point, cost_fp, cost_fn)) for point in source.operating)
-    )
-
-
-def _cost(point: OperatingPoint, cost_fp: float, cost_fn: float) -> float | None:
-    rate, precision, accuracy = point.positive_rate.value, point.precision.value, point.accuracy.value
-    if rate is None or accuracy is None or (precision is None and rate > 0):
-        return None
-    false_positive = rate * (1 - (precision or 0.0))
-    return cost_fp * false_positive + cost_fn * max(0.0, 1 - accuracy - false_positive)
+    for curve in source.costs:
+        if math.isclose(curve.cost_fp * cost_fn, curve.cost_fn * cost_fp):
+            factor = cost_fp / curve.cost_fp
+            return CostCurve(cost_fp, cost_fn, tuple(cost.times(factor) for cost in curve.expected))
+    both = ((float(point.false_positive), float(point.false_negative)) for point in source.operating)
+    expected = (finite(cost_fp * wrong + cost_fn * missed) for wrong, missed in both)
+    return CostCurve(cost_fp, cost_fn, tuple(map(Estimate, expected)))

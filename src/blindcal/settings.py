@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from blindcal.endpoints.http import OPENAI, Address
+from blindcal.endpoints.address import OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import InputError
 from blindcal.estimate.truth import bins_blind

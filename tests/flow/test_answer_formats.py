@@ -15,7 +15,8 @@ import pytest
 from blindcal.auditing.audit import audit
 from blindcal.auditing.prepare import Prepared
 from blindcal.confidence_prompt import ask_json
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     ANSWER_TOKENS,
     ConfidenceQuestion,
@@ -230,17 +231,6 @@ def test_reasoning_effort_goes_into_every_request() -> None:
     settings = Settings(model="m", extra_body={"x": 1}, reasoning_effort="low")
     assert settings.endpoint.extra_body == {"x": 1, "reasoning_effort": "low"}
     assert settings.replace(seed=3).endpoint.extra_body == settings.endpoint.extra_body
-
-
-def test_runs_begun_before_go_on(tmp_path: Path) -> None:
-    """The options shape queries, so they are fixed; left out, they are as if they did not exist."""
-    path = written(tmp_path)
-    items = load(path)
-    usual = Settings(model="m", method="temperature").resolved(N).fixed(items)
-    asked = Settings(model="m", method="temperature", answer_format="json", max_tokens=9).resolved(N)
-    shaped = asked.fixed(items)
-    assert not {"answer_format", "max_tokens", "reasoning_effort"} & set(usual)
-    assert (shaped["answer_format"], shaped["max_tokens"]) == ("json", 9)
 
 
 @pytest.mark.parametrize(

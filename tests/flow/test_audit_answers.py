@@ -28,7 +28,7 @@ from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, 
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.results.tables import ANSWERS_FILE, write_answers
-from blindcal.store.run_store import RUN_FILE, SavedAnswer, Store
+from blindcal.store.run_store import RUN_FILE, Store, StoredReply
 from reporting import logits_of
 
 TOKENS = Targets((), (), answers=tuple((Token(k + 1, letter),) for k, letter in enumerate("ABC")))
@@ -45,15 +45,15 @@ def job(tmp_path: Path) -> Iterator[Job]:
     """An audit of these questions that has not begun."""
     with Store.open(tmp_path / RUN_FILE) as store:
         store.begin({"items": 12}, items())
-        yield Job(items(), TokenQuestion(TOKENS, 50.0), store, max_shift=40.0, answers=3)
+        yield Job(items=items(), question=TokenQuestion(TOKENS, 50.0), store=store, max_shift=40.0, answers=3)
 
 
 def test_an_answer_that_the_item_lacks_is_invalid(job: Job) -> None:
     """C is an answer of the questions with three options only."""
-    assert job.read(0, Reply("C"), 1, choices=3).answer == 2
-    heard = job.read(0, Reply("C"), 1, choices=2)
+    assert job.read(Reply("C"), choices=3).answer == 2
+    heard = job.read(Reply("C"), choices=2)
     assert (heard.answer, heard.reason) == (INVALID, "an answer that the item does not have")
-    assert job.read(0, Reply("B"), 1, choices=2).answer == 1
+    assert job.read(Reply("B"), choices=2).answer == 1
 
 
 def test_any_answer_can_be_forced(job: Job) -> None:
@@ -67,7 +67,7 @@ def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> N
     rng = np.random.default_rng(0)
     biases = rng.gumbel(size=(12, 3))
     biases[1::2, 2] = -np.inf
-    asked = Round(np.arange(12), biases[:, 0], np.zeros(12), np.zeros(12, np.int64), biases)
+    asked = Round(np.arange(12), biases[:, 0], np.zeros(12), about=np.zeros(12, np.int64), biases=biases)
     controls = Controls(job, every=1)
     forced, repeated = [], []
     for query in range(12):
@@ -89,8 +89,7 @@ def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> N
 
 
 def _heard(place: int, answer: int, wanted: int) -> ControlAnswer:
-    saved = SavedAnswer(place, answer, "", 1, 1, 0, 1, 0.0)
-    return ControlAnswer(Control(place, 0, "up", 0, answer=wanted), place, place, saved)
+    return ControlAnswer(Control(place, 0, "up", 0, answer=wanted), place, place, answer)
 
 
 def test_a_bias_that_stops_acting_is_noticed() -> None:
@@ -117,7 +116,7 @@ def test_equal_queries_have_equal_biases() -> None:
     """Several answers are asked for at once only where every bias is the same."""
     zero, three = np.zeros(4), np.zeros(4, np.int64)
     biases = np.array([[0, 0, -np.inf], [0, 0, -np.inf], [0, 1, -np.inf], [0, 0, -np.inf]])
-    asked = Round(three, zero, zero + 1, three + PLAIN, biases)
+    asked = Round(three, zero, zero + 1, about=three + PLAIN, biases=biases)
     numbers = request_numbers(asked, 4)
     assert numbers[0] == numbers[1] == numbers[3] != numbers[2]
 
@@ -137,11 +136,11 @@ def test_the_table_of_answers_has_words_and_biases(tmp_path: Path) -> None:
     with Store.open(tmp_path / RUN_FILE) as store:
         store.begin({}, items(2))
         biases = np.array([[0.0, 0.0, 0.0], [0.0, -1.5, -np.inf]])
-        store.add_round(Round(np.arange(2), np.array([0.0, -1.5]), np.zeros(2), np.array([PLAIN, 1]), biases))
+        store.add_round(
+            Round(np.arange(2), np.array([0.0, -1.5]), np.zeros(2), about=np.array([PLAIN, 1]), biases=biases)
+        )
         with store._db:
-            store._insert(
-                [SavedAnswer(0, 2, "C", 1, 1, 0, 1, 0.5), SavedAnswer(1, INVALID, "?", 1, 1, 0, 1, 0)]
-            )
+            store._insert([StoredReply(answer=2, text="C"), StoredReply(query=1, answer=INVALID, text="?")])
         write_answers(store, tmp_path / "a.csv", ("A", "B", "=C"))
         stored = store.items()
     assert stored.choices is not None
@@ -267,7 +266,7 @@ def test_a_change_during_the_run_is_noticed(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     n = 600
     labels = rng.integers(0, 3, n)
-    asked = Round(np.arange(n), np.zeros(n), np.zeros(n), np.full(n, PLAIN), np.zeros((n, 3)))
+    asked = Round(np.arange(n), np.zeros(n), np.zeros(n), about=np.full(n, PLAIN), biases=np.zeros((n, 3)))
     good = np.where(rng.random(n) < 0.8, labels, (labels + 1) % 3)
     questions = [Item(f"q{k}", int(y), (Message("user", str(k)),), choices=3) for k, y in enumerate(labels)]
     pvalues = []
@@ -279,7 +278,7 @@ def test_a_change_during_the_run_is_noticed(tmp_path: Path) -> None:
             answers = good.copy()
             if changed:
                 answers[order[n // 2 :]] = 0
-            store._insert([SavedAnswer(k, int(a), "", 1, 1, 0, 1, 0.0) for k, a in enumerate(answers)])
+            store._insert([StoredReply(query=k, answer=int(a)) for k, a in enumerate(answers)])
             table = AnswerTable.empty().with_round(asked, answers)
             steady, _ = check_steadiness(store, labels, table, 0.0, slack=1)
         assert steady.drift is not None

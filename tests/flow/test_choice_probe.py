@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import ProbeQuestions, probe
 from blindcal.records import FloatArray, Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
+from governed import governed
 from misbehaving import Behaviour, Server
 
 N = 24
@@ -54,7 +55,7 @@ def probed(
                 ConfidenceQuestion(targets.words),
             )
             found = await probe(
-                Patient(endpoint),
+                governed(endpoint),
                 asked,
                 options.pop("targets", targets),
                 seed=seed,

@@ -10,13 +10,13 @@ import pytest
 
 from blindcal.auditing.prepare import PILOTS, Prepared, check_semantics, choose_tokens
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Patient
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, UnfitError
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
+from governed import governed
 from misbehaving import Behaviour, Server
 
 ITEMS = [Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=4) for k in range(PILOTS)]
@@ -38,7 +38,7 @@ def chosen(recording: Recording, behaviour: Behaviour | None = None, **options: 
         async with Server(recording, ITEMS, behaviour) as server:
             settings = Settings(model="replay", base_url=server.base_url, method="latent").replace(**options)
             async with HttpEndpoint(settings.endpoint, environ={}) as endpoint:
-                return await choose_tokens(endpoint, Patient(endpoint), ITEMS, settings)
+                return await choose_tokens(endpoint, governed(endpoint), ITEMS, settings)
 
     return asyncio.run(talk())
 
@@ -102,7 +102,7 @@ def test_answers_that_share_a_token_are_refused_with_the_cure() -> None:
     """Nothing is asked."""
 
     async def talk(answers: Sequence[Sequence[Token]]) -> None:
-        await tokens.choose_answers(Patient(None), ITEMS, answers)  # type: ignore[arg-type]  # is not asked
+        await tokens.choose(governed(None), ITEMS, answers)  # type: ignore[arg-type]  # is not asked
 
     one, two, three = ((Token(k, f"w{k}"),) for k in range(3))
     with pytest.raises(InputError, match=r"'w0' and 'other' share the token 'other' \(0\).*letters"):
@@ -121,7 +121,7 @@ def test_foreign_ids_are_noticed() -> None:
         async with Server(model(texts, rows), ITEMS) as server:
             settings = Settings(model="replay", base_url=server.base_url)
             async with HttpEndpoint(settings.endpoint, environ={}) as endpoint:
-                await tokens.choose_answers(endpoint, ITEMS, foreign, unsure="elsewhere")
+                await tokens.choose(endpoint, ITEMS, foreign, unsure="elsewhere")
 
     with pytest.raises(UnfitError, match="are not those of this model"):
         asyncio.run(talk())

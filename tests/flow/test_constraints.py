@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, InputError, ReplyError

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from blindcal.asking.controls import controls_usage, stored_controls
 from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
@@ -68,7 +67,7 @@ def unit(items: Path, tmp_path: Path) -> tuple[float, float]:
         found = spend(items, server, tmp_path / "unit", None, queries=1)
     assert found.spend.cost is not None
     with Store.read(tmp_path / "unit" / RUN_FILE) as store:
-        asked = PRICES.cost(store.usage() + controls_usage(stored_controls(store)))
+        asked = PRICES.cost(store.usage("design", "control"))
     return found.spend.cost - asked, asked
 
 
@@ -121,7 +120,7 @@ def test_a_limit_below_the_probe_is_refused_before_anything_is_asked(
 @pytest.mark.parametrize("money", [0.0, -1.0, float("nan"), float("inf")])
 def test_limits_that_are_no_sum_are_refused(money: float) -> None:
     """A limit on the cost is a number of dollars above zero."""
-    with pytest.raises(InputError, match="max_cost: must be a number of dollars above 0"):
+    with pytest.raises(InputError, match="max_cost must be a number above 0"):
         Limits(max_cost=money)
 
 

@@ -13,7 +13,8 @@ import pytest
 
 import blindcal as bc
 from blindcal.certifying.decision_request import decision_request
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Message, Request
@@ -69,10 +70,10 @@ def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
     """Of 8 random halves of BoolQ (seeds 0-7) at most 2 leave the interval: more do once in 170 times.
 
     All promise a precision of 0.8. Of 0.85, near what the model can reach, an audit may say that it cannot be
-    promised (15 of 100 do in bench/deployed.py; more than 4 of 8 do once in 350 times); promises are kept.
+    promised (15 of 100 did; more than 4 of 8 do once in 350 times); promises are kept.
 
     An interval for the share of right ones among as many decisions as were made takes in that the other
-    half is a sample too. bench/deployed.py does it a hundred times, and over HTTP.
+    half is a sample too.
     """
     labels, p = recorded()
     missed, short, silent = Counter[float](), Counter[float](), Counter[float]()

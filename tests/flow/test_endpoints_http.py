@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import inspect
-import re
-import socket
 import warnings
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyreqwest.exceptions
 import pytest
 from pyreqwest.exceptions import PyreqwestError
 
-from blindcal.endpoints import http_errors as failures
-from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint, PlainHttpKeyWarning
+from blindcal.endpoints import http_client, refusals
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint, PlainHttpKeyWarning
 from blindcal.errors import (
     EndpointError,
     FatalError,
@@ -29,7 +25,7 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Message, Reply, Request
-from blindcal.simulation.http_server import HttpRequest, HttpResponse, Manner
+from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.replay import Fault
 from misbehaving import Behaviour
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
@@ -164,8 +160,8 @@ def test_retry_after_as_a_date() -> None:
     """Retry-After may be a date, and one in the past means now."""
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
-    assert 25 < (failures.retry_after({"Retry-After": soon}) or 0) <= 30
-    assert failures.retry_after({"Retry-After": past}) == 0
+    assert 25 < (refusals.retry_after({"Retry-After": soon}) or 0) <= 30
+    assert refusals.retry_after({"Retry-After": past}) == 0
 
 
 @pytest.mark.parametrize(
@@ -213,31 +209,6 @@ def test_redirects_are_not_followed() -> None:
     assert not elsewhere.requests
 
 
-def test_wrong_address_is_fatal_until_it_answered_once() -> None:
-    """Nobody listening is a wrong address at first, and an outage once the endpoint has answered."""
-
-    async def talk(port: int) -> None:
-        async with HttpEndpoint(Address(f"http://127.0.0.1:{port}/v1", "m"), environ={}) as endpoint:
-            await endpoint.ask(asking())
-
-    with socket.socket() as deaf:  # bound, so that nobody else listens there either
-        deaf.bind(("127.0.0.1", 0))
-        with pytest.raises(FatalError, match="check the base URL"):
-            asyncio.run(talk(deaf.getsockname()[1]))
-
-    async def outage() -> None:
-        async with answering(Recorder(CHAT_YES)) as base_url:
-            endpoint = HttpEndpoint(Address(base_url, "m"), environ={})
-            await endpoint.ask(asking())
-        try:
-            await endpoint.ask(asking())
-        finally:
-            await endpoint.close()
-
-    with pytest.raises(RetryableError):
-        asyncio.run(outage())
-
-
 def client_errors() -> list[type[Exception]]:
     """Every error that pyreqwest has."""
     public = vars(pyreqwest.exceptions).values()
@@ -249,9 +220,9 @@ def test_every_client_error_is_mapped(kind: type[Exception]) -> None:
     """No error of the client is left to the catch-all, and each becomes one of ours."""
     names = [parent.__name__ for parent in kind.__mro__]
     bases = ("PyreqwestError", "DetailedPyreqwestError", "RequestError", "TransportError")
-    assert any(name in failures.FATES for name in names if name not in bases) or kind.__name__ in bases
+    assert any(name in http_client.FATES for name in names if name not in bases) or kind.__name__ in bases
     wordless = type(kind.__name__, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "x"})
-    assert isinstance(failures.from_exception(wordless(), "h:80", reached=True), EndpointError)
+    assert isinstance(http_client.from_exception(wordless(), "h:80", reached=True), EndpointError)
 
 
 def test_key_is_nowhere() -> None:
@@ -342,21 +313,6 @@ def test_errors_are_safe_to_print() -> None:
     assert len(message) < 400
 
 
-def test_endless_reply_is_cut_off() -> None:
-    """A reply of many megabytes is not read to its end, nor one that is small until it is unpacked."""
-    endless = b"[" + b"0," * 4_000_000
-    packed = HttpResponse(gzip.compress(endless), headers={"Content-Encoding": "gzip"})
-    for handler in (Recorder(endless), lambda _: packed):
-        with pytest.raises(RetryableError, match="more than"):
-            ask(handler)
-
-
-def test_packed_reply_is_read() -> None:
-    """A server that packs its replies although it was asked not to is understood."""
-    packed = HttpResponse(gzip.compress(msgspec.json.encode(CHAT_YES)), headers={"Content-Encoding": "gzip"})
-    assert ask(lambda _: packed).text == "Yes"
-
-
 def test_real_replies() -> None:
     """Replies as OpenAI, vLLM and llama.cpp write them give the text, the usage and the logprobs."""
     top = [{"token": "Yes", "logprob": -0.1, "bytes": [89]}, {"token": "No", "logprob": -2.5, "bytes": None}]
@@ -384,7 +340,14 @@ def test_real_replies() -> None:
     }
     reply = ask(Recorder(chat), asking(top_logprobs=2))
     assert reply == Reply(
-        "Yes", "length", 50, 1, 32, "gpt-4o-2024-08-06", {"Yes": -0.1, "No": -2.5}, reply.logprob
+        "Yes",
+        "length",
+        prompt_tokens=50,
+        completion_tokens=1,
+        cached_tokens=32,
+        model="gpt-4o-2024-08-06",
+        logprobs={"Yes": -0.1, "No": -2.5},
+        logprob=reply.logprob,
     )
     text = {
         "choices": [{"text": " No", "logprobs": {"top_logprobs": [{" No": -0.5, " Yes": -1.0}]}}],
@@ -426,173 +389,3 @@ def test_hidden_reasoning_is_told() -> None:
     }
     with pytest.raises(ReplyError, match="turn reasoning off"):
         ask(Recorder(reply))
-
-
-def test_patient_asks_again() -> None:
-    """What may succeed is asked again after the wait the server names, and what cannot is not."""
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    async def talk(behaviour: Behaviour) -> int:
-        async with replayed([0.5], behaviour) as (server, endpoint):
-            try:
-                await Patient(endpoint, attempts=4, sleep=sleep).ask(Request(items(1)[0].messages))
-            except EndpointError:
-                return -server.requests
-            return server.requests
-
-    assert asyncio.run(talk(Behaviour(fault="429", fault_first=2, retry_after="9"))) == 3
-    assert waits == [9, 9]
-    assert asyncio.run(talk(Behaviour(fault="500"))) == -4
-    assert len(waits[2:]) == 3
-    assert all(longest / 2 <= wait <= longest for wait, longest in zip(waits[2:], (0.5, 1, 2), strict=True))
-    assert asyncio.run(talk(Behaviour(fault="401"))) == -1
-
-
-class Dying:
-    """An endpoint that answers the first requests and then only fails, and a clock that its waits move."""
-
-    def __init__(self, answers: int, error: RetryableError) -> None:
-        self.answers, self.error = answers, error
-        self.now = 0.0
-
-    async def ask(self, _: Request) -> Reply:
-        self.answers -= 1
-        if self.answers < 0:
-            raise self.error
-        return Reply("Yes")
-
-    async def close(self) -> None:
-        """Nothing to release."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def patient(self, **given: Any) -> Patient:
-        return Patient(self, sleep=self.sleep, clock=lambda: self.now, **given)
-
-
-async def asked(patient: Patient, times: int) -> None:
-    for _ in range(times):
-        await patient.ask(asking())
-
-
-def test_a_server_that_dies_is_waited_for() -> None:
-    """Once it has answered, an outage is waited out for five minutes, and the error says how to go on."""
-    dead = RetryableError("the connection failed: h: refused")
-    endpoint, told = Dying(3, dead), list[str]()
-    patient = endpoint.patient(kept="the answers are kept", tell=told.append)
-    with pytest.raises(
-        EndpointError,
-        match=r"no answer for 3\d\d s; the last error: the connection failed: h: refused: run the same again "
-        "when the endpoint answers; the answers are kept",
-    ):
-        asyncio.run(asked(patient, 4))
-    assert 300 < endpoint.now < 330
-    assert re.fullmatch(r"waiting \d+ s, for the endpoint: the connection failed: h: refused", told[-1])
-
-
-def test_requests_under_way_when_a_server_dies_are_waited_for() -> None:
-    """A request that was sent before the last answer came waits for the end of the outage, as others do."""
-    dead = RetryableError("the connection failed: h: reset")
-
-    class Busy(Dying):
-        async def ask(self, request: Request) -> Reply:
-            if request.seed == 1 and self.now == 0:
-                self.now = 1.0
-                await patient.ask(asking())
-            return await super().ask(request)
-
-    endpoint = Busy(1, dead)
-    patient = endpoint.patient()
-    with pytest.raises(EndpointError, match=r"no answer for 3\d\d s"):
-        asyncio.run(patient.ask(asking(seed=1)))
-    assert endpoint.now > 300
-
-
-def test_a_server_that_comes_back_is_asked_on() -> None:
-    """After an outage the request that failed is answered, and patience begins anew."""
-    endpoint = Dying(1, RetryableError("the server failed (503)"))
-    patient = endpoint.patient()
-    asyncio.run(asked(patient, 1))
-
-    async def sleep(seconds: float) -> None:
-        endpoint.now += seconds
-        if endpoint.now > 200:
-            endpoint.answers = 1
-
-    patient._sleep = sleep
-    asyncio.run(asked(patient, 1))
-    assert endpoint.now > 200
-
-
-def test_a_server_that_never_answers_is_given_up() -> None:
-    """Without any answer before, half a minute is enough to see that nothing will come."""
-    endpoint = Dying(0, RetryableError("the server failed (500)"))
-    with pytest.raises(RetryableError, match=r"the server failed \(500\)"):
-        asyncio.run(asked(endpoint.patient(), 1))
-    assert endpoint.now < 30
-
-
-def test_a_request_that_alone_fails_is_given_up() -> None:
-    """A request that fails while others are answered is no outage."""
-    endpoint = Dying(10**6, RetryableError("the server failed (500)"))
-
-    class Choosy(Dying):
-        async def ask(self, request: Request) -> Reply:
-            if request.seed == 1:
-                raise self.error
-            return await super().ask(request)
-
-    endpoint = Choosy(10**6, endpoint.error)
-    patient = endpoint.patient()
-
-    async def talk() -> None:
-        async def sleep(seconds: float) -> None:
-            endpoint.now += seconds
-            await patient.ask(asking())
-
-        patient._sleep = sleep
-        await patient.ask(asking(seed=1))
-
-    with pytest.raises(RetryableError, match="500"):
-        asyncio.run(talk())
-    assert endpoint.now < 30
-
-
-def test_closed_connection_is_opened_again() -> None:
-    """A server that fails at one request and closes its connection, as uvicorn does, is asked once more."""
-    manners: list[Manner] = ["reset", "whole"]
-
-    def tokens(_: HttpRequest) -> HttpResponse:
-        return HttpResponse(b'{"tokens": [7]}', manner=manners.pop(0))
-
-    async def talk() -> object:
-        async with answering(tokens) as url, HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
-            return await endpoint.post("/tokenize", {"content": "Yes"})
-
-    assert asyncio.run(talk()) == {"tokens": [7]}
-
-
-def test_patience_has_an_end() -> None:
-    """A wait beyond all patience is an error at once, and a long one is announced before it begins."""
-    waits: list[float] = []
-    told: list[str] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    async def talk(behaviour: Behaviour) -> Reply:
-        async with replayed([0.5], behaviour) as (_, endpoint):
-            return await Patient(endpoint, tell=told.append, sleep=sleep).ask(Request(items(1)[0].messages))
-
-    with pytest.raises(EndpointError, match=r"too many requests.*asks to wait 1,000,000,000 s: run the same"):
-        asyncio.run(talk(Behaviour(fault="429", retry_after="1e9")))
-    assert (waits, told) == ([], [])
-    assert asyncio.run(talk(Behaviour(fault="429", fault_first=1, retry_after="120"))).text == "Yes"
-    assert waits == [120]
-    assert [line.split("; ")[0] for line in told] == [
-        "waiting 120 s, as the endpoint asks: too many requests (429): Rate limit reached"
-    ]

@@ -13,7 +13,8 @@ import aiohttp
 import numpy as np
 import pytest
 
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import FatalError, InputError
 from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.recording import Recording
@@ -209,11 +210,11 @@ def test_items_must_be_recorded() -> None:
     ("text", "says"),
     [
         ("id,label,q\na,1,0.5\n", "column p"),
-        ("id,label,p\na,1,high\n", "does not hold a number"),
-        ("id,label,p\na,1,1.5\n", "probability"),
-        ("id,label,Yes|x,lse,argmax\n", "text|token id"),
+        ("id,label,p\na,1,high\n", "row 1, p: must be a number"),
+        ("id,label,p\na,1,1.5\n", "row 1, p: must be a number in"),
+        ("id,label,Yes|x,lse,argmax\na,1,0,0,0\n", "text|token id"),
         ("id,label,Yes|1\na,1,0.5\n", "no column 'lse'"),
-        ("", "column p"),
+        ("", "holds no rows"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, says: str) -> None:

@@ -2,151 +2,128 @@
 
 from __future__ import annotations
 
-import json
+import csv
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.items.files import load
 from blindcal.records import INVALID
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result, open_run
-from blindcal.settings import Settings
-from blindcal.simulation.replay import Server
 from blindcal.store.run_file import in_use
-from serving import replaying
+from finished_runs import FinishedRun, FinishedRuns
 
-N = 300
-
-
-@pytest.fixture(scope="module")
-def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Questions, the first hundred in groups of five."""
-    path = tmp_path_factory.mktemp("finished") / "items.jsonl"
-    labels = np.random.default_rng(1).random(N) < truth() ** 2
-    rows = [
-        {
-            "id": f"q{k}",
-            "prompt": f"Is {k} so?",
-            "label": int(labels[k]),
-            "group": f"g{k // 5}" if k < 100 else "",
-        }
-        for k in range(N)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def truth() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.random.default_rng(0).beta(0.6, 0.5, N)
+pytestmark = pytest.mark.usefixtures("no_page")
 
 
 @pytest.fixture(scope="module")
-def server(items: Path) -> Iterator[Server]:
-    with replaying(items, truth()) as one:
-        yield one
+def made(finished_runs: FinishedRuns) -> FinishedRun:
+    return finished_runs.original("groups")
 
 
-def audited(items: Path, server: Server, out: Path, limits: Limits | None = None, **more: Any) -> AuditResult:
-    settings = Settings(model="replay", base_url=server.base_url, resamples=40, **more)
-    return audit(items, settings, out=out, limits=limits)
-
-
-@pytest.fixture(scope="module")
-def folder(items: Path, server: Server) -> Path:
-    """A finished run of two queries an item, whose prompts were not kept."""
-    out = items.parent / "run"
-    audited(items, server, out, queries=2, keep_prompts=False)
-    return out
-
-
-def test_a_run_is_read_back_as_it_was(items: Path, folder: Path) -> None:
-    """Items, labels, groups and settings are the audit's; nothing is held."""
-    run = open_run(folder)
-    loaded = load(items)
-    assert run.ids == tuple(item.id for item in loaded)
-    assert (run.labels == loaded.labels).all()
+def test_a_run_is_read_back_as_it_was(made: FinishedRun) -> None:
+    """Items, labels, groups and settings are the audit's, answers those of the model; nothing is held."""
+    run, items = made.opened(), load(made.items, made.settings.prompt)
+    assert run.ids == tuple(item.id for item in items)
+    assert (run.labels == items.labels).all()
     assert run.groups is not None
-    assert loaded.groups is not None
-    assert (run.groups == loaded.groups).all()
-    assert len(set(run.digests)) == N
-    assert run.settings["queries"] == 2
-    assert run.result == AuditResult.load(folder / "result.json")
-    assert len(run.answered) == 2 * N
-    assert not in_use(folder / "run.sqlite")
-
-
-def test_the_answers_are_those_of_the_hidden_probabilities(folder: Path) -> None:
-    """Each answer stands beside the item and the shift that it was given to."""
-    asked = open_run(folder).answered
-    above = truth()[asked.items] >= 1 / (1 + np.exp(asked.shifts))
+    assert items.groups is not None
+    assert (run.groups == items.groups).all()
+    assert len(set(run.digests)) == len(items)
+    assert run.settings["model"] == "replay"
+    assert run.result == AuditResult.load(made.folder / "result.json")
+    assert not in_use(made.folder / "run.sqlite")
+    asked = run.answered
     assert (asked.answers != INVALID).all()
-    assert (asked.answers == above).mean() > 0.995  # a tie at the threshold may fall either way
+    above = made.truth[asked.items] >= 1 / (1 + np.exp(asked.shifts))
+    assert (asked.answers == above).mean() > 0.99  # a tie at the threshold may fall either way
 
 
-def test_the_fit_is_the_one_behind_the_result(folder: Path) -> None:
-    """Refitted from the run file, figures equal the result's to the last digit, intervals too."""
-    run = open_run(folder)
-    fit = run.fit(resamples=40)
-    assert fit.ece == run.result.ece
-    assert fit.auroc == run.result.auroc
-    assert fit.accuracy == run.result.accuracy
+def test_the_fit_is_the_one_behind_the_result(made: FinishedRun) -> None:
+    """Refitted from the run file, estimates equal the result's to the last digit, intervals too."""
+    run = made.opened()
+    fit = run.fit(resamples=20)
+    assert (fit.ece, fit.auroc, fit.accuracy) == (run.result.ece, run.result.auroc, run.result.accuracy)
     assert run.fit().resampling.size == 1000
 
 
 @pytest.mark.parametrize("name", ["", "run.sqlite", "result.json"])
-def test_a_run_is_named_by_its_folder_or_a_file_in_it(folder: Path, name: str) -> None:
+def test_a_run_is_named_by_its_folder_or_a_file_in_it(made: FinishedRun, name: str) -> None:
     """The folder, the run file and the result all name the run."""
-    assert open_run(folder / name).folder == folder
+    assert open_run(made.folder / name).folder == made.folder
 
 
-def test_a_result_alone_can_be_opened_but_is_no_run(folder: Path, tmp_path: Path) -> None:
-    """Where only the result was kept it can be read; a run needs its file and says so."""
-    shutil.copy(folder / "result.json", tmp_path / "kept.json")
-    assert open_result(tmp_path / "kept.json") == open_result(folder)
+def test_a_result_alone_can_be_opened_but_is_no_run(made: FinishedRun, tmp_path: Path) -> None:
+    """Where only the result was kept it can be read; a run needs its file, and a missing one is named."""
+    shutil.copy(made.folder / "result.json", tmp_path / "kept.json")
+    assert open_result(tmp_path / "kept.json") == made.result
     with pytest.raises(StoreError, match="no such run"):
         open_run(tmp_path / "kept.json")
+    with pytest.raises(StoreError, match=r"nowhere/run\.sqlite: no such run"):
+        open_run(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no such result"):
+        open_result(tmp_path / "nowhere")
 
 
-def test_a_run_without_a_result_is_refused(folder: Path, tmp_path: Path) -> None:
-    """Before its first result a run says what is missing."""
-
-
-def test_an_interrupted_run_holds_what_was_answered(items: Path, server: Server, tmp_path: Path) -> None:
-    """Stopped by a limit, the run reads back the answers there are; gone on since, it is refused."""
-    whole = audited(items, server, tmp_path / "whole", send_seed=True)
-    limits = Limits(max_queries=whole.spend.probe_queries + 100)
-    cut = audited(items, server, tmp_path / "run", limits, send_seed=True)
-    run = open_run(tmp_path / "run")
-    assert not run.result.complete
-    assert 0 < len(run.answered) < N
-    assert run.fit(resamples=40).ece == cut.ece
-    before = (tmp_path / "run" / "result.json").read_bytes()
-    audited(items, server, tmp_path / "run", send_seed=True)
-    (tmp_path / "run" / "result.json").write_bytes(before)
+def test_a_stopped_run_holds_what_was_answered(finished: Callable[[str], FinishedRun]) -> None:
+    """Stopped by a limit, a run has the answers there are; after it went on, it needs its new result."""
+    run = finished("stopped")
+    cut = run.opened()
+    assert not cut.result.complete
+    assert 0 < len(cut.answered) < len(cut.labels)
+    assert cut.fit(resamples=20).ece == cut.result.ece
+    result = run.folder / "result.json"
+    before = result.read_bytes()
+    with run.serving():
+        audit(run.items, run.settings, out=run.folder)
+    result.write_bytes(before)
     with pytest.raises(StoreError, match="the run has gone on since"):
-        open_run(tmp_path / "run")
+        open_run(run.folder)
+    result.unlink()
+    with pytest.raises(InputError, match="not finished yet"):
+        open_run(run.folder)
 
 
-def test_a_method_without_a_fit_says_which_have_one(items: Path, server: Server, tmp_path: Path) -> None:
+def test_a_method_without_a_fit_says_which_have_one(finished_runs: FinishedRuns) -> None:
     """`blind` answers can be read back, but have no fit."""
-    audited(items, server, tmp_path / "run", method="blind")
-    run = open_run(tmp_path / "run")
+    run = finished_runs.original("blind").opened()
     assert len(run.answered) == run.result.counts.positive + run.result.counts.negative
     with pytest.raises(NotIdentifiedError, match=r"'blind' has no fit.*audit again with estimator='latent'"):
         run.fit()
 
 
-def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """A folder that is not there is named itself, not the one it would be in."""
-    with pytest.raises(StoreError, match=r"nowhere/run\.sqlite: no such run"):
-        open_run(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="no such result"):
-        open_result(tmp_path / "nowhere")
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_answers_are_those_of_the_csv_file(finished_runs: FinishedRuns, library: Any) -> None:
+    """A frame has one row per answer with the columns of answers.csv, and the part of its item."""
+    pytest.importorskip(library)
+    run = finished_runs.original("parts").opened()
+    with (run.folder / "answers.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    frame = run.answers(library)
+    framed = frame.to_dict("records") if library == "pandas" else frame.to_dicts()
+    assert len(framed) == len(written) == run.result.counts.answers
+    parts = dict(zip(run.ids, run.parts, strict=True))
+    for row, line in zip(framed, written, strict=True):
+        for name in ("id", "label", "round", "answer", "text", "seconds"):
+            assert str(row[name]) == line[name]
+        assert row["group"] is None or row["group"] != row["group"]
+        for name in ("threshold", "shift"):
+            assert math.isclose(row[name], float(line[name]), rel_tol=1e-8, abs_tol=1e-8)
+        assert row["part"] == parts[row["id"]]
+
+
+def test_items_without_a_value_are_a_part_of_their_own(finished_runs: FinishedRuns) -> None:
+    """Their part has a name, by which its items and its fit are found."""
+    run = finished_runs.original("parts").opened()
+    some = replace(run, parts=(None,) * 100 + run.parts[100:])
+    assert some.part_names == ("(none)", "cooking", "law", "physics")
+    assert some.members("(none)").tolist() == list(range(100))

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.secrets import Redactor
 from blindcal.errors import EndpointError, FatalError, InputError
 from blindcal.items.files import load

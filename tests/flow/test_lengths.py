@@ -11,21 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
 from blindcal.asking.limits import Limits
-from blindcal.asking.remembered_endpoint import RememberedEndpoint
-from blindcal.asking.sender import ask_live
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.sender import ask_design
 from blindcal.asking.token_estimate import TokenEstimator, bytes_of
-from blindcal.auditing.session import Session
 from blindcal.design import SampledDesign
-from blindcal.endpoints.base import Patient
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError
-from blindcal.items.files import collect
 from blindcal.prices import Prices
 from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
-from blindcal.settings import Settings
 from blindcal.store.run_store import Store
+from governed import hurried
 
 PRICES = Prices(1000.0, 3000.0)
 QUESTION = TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
@@ -50,7 +49,12 @@ class Billing:
         size = bytes_of(request)
         a_token = {"p": 5.0, "1": 2.0, "是": 1.5, "🦜": 1.0}[request.messages[0].content[0]]
         reply = Reply("Yes", prompt_tokens=7 + round(size / a_token), completion_tokens=request.max_tokens)
-        self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+        self.paid += Usage(
+            queries=1,
+            attempts=1,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+        )
         return reply
 
     async def close(self) -> None:
@@ -70,14 +74,17 @@ def test_a_run_never_costs_more(kinds: list[tuple[str, int]], money: float, conc
     limits = Limits(concurrency=concurrency, max_cost=money)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         store.begin({}, items)
-        job = Job(items, QUESTION, store, limits, PRICES)
-        outcome = asyncio.run(ask_live(SampledDesign(len(items), 2, (1.0,), 0), job, endpoint))
+        job = Job(items=items, question=QUESTION, store=store)
+        governor = Governor(endpoint, RunContext(limits=limits, prices=PRICES), store)
+        outcome = asyncio.run(ask_design(SampledDesign(len(items), 2, (1.0,), 0), job, governor))
     assert PRICES.cost(endpoint.paid) <= money
     assert outcome.usage.prompt_tokens == endpoint.paid.prompt_tokens
     if outcome.stopped:
         longest = max(bytes_of(Request(item.messages)) for item in items)
         tokens = max(4 * longest + 28, 2 * (longest + 7))
-        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(Usage(1, 1, tokens, 1))
+        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(
+            Usage(queries=1, attempts=1, prompt_tokens=tokens, completion_tokens=1)
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,14 +95,14 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
 
     async def ask_all(store: Store) -> bool:
         limits = Limits(concurrency=concurrency, max_cost=money)
-        probe = RememberedEndpoint(endpoint, Session(one, Settings(model="m"), store, limits, PRICES), 1)
+        governor = Governor(endpoint, RunContext(limits=limits, prices=PRICES), store)
+        probe = GovernedEndpoint(governor, store)
         replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
         refused = [reply for reply in replies if not isinstance(reply, Reply)]
         assert all(isinstance(one, InputError) for one in refused)
-        assert probe.paid == endpoint.paid
+        assert governor.paid == endpoint.paid
         return not refused
 
-    one = collect("one", [{"prompt": "Is it?", "label": 1}])
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         answered = asyncio.run(ask_all(store))
     assert PRICES.cost(endpoint.paid) <= money
@@ -126,27 +133,30 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
         async def close(self) -> None:
             pass
 
-    async def probe_twice(store: Store) -> list[RememberedEndpoint]:
-        probes = []
+    async def probe_twice(store: Store) -> list[Usage]:
+        paid = []
         for _ in range(2):
-            session = Session(one, Settings(model="m"), store, Limits(max_queries=3), PRICES)
-            probe = RememberedEndpoint(endpoint, session, 1)
+            governor = hurried(endpoint, store=store, max_queries=3)
+            probe = GovernedEndpoint(governor, store)
             for request, error in ((asked[0], refused), (asked[1], empty)):
                 with pytest.raises(ReplyError, match=str(error)):
                     await probe.ask(request)
-            assert (await Patient(probe, sleep=lambda _: asyncio.sleep(0)).ask(asked[2])).text == "Yes"
+            assert (await probe.ask(asked[2])).text == "Yes"
             with pytest.raises(InputError, match="max_queries=3 does not pay for the probe"):
                 await probe.ask(asked[2])
-            probes.append(probe)
-        return probes
+            paid.append(governor.paid)
+        return paid
 
-    endpoint, one = Moody(), collect("one", [{"prompt": "Is it?", "label": 1}])
+    endpoint = Moody()
     with Store.open(tmp_path / "run.sqlite") as store:
         first, second = asyncio.run(probe_twice(store))
-        assert store.usage() == Usage(0, 1, 9, 1, wasted=1)
-        assert store.asides_usage().served == 2
+        assert (
+            store.usage()
+            == first
+            == second
+            == Usage(queries=2, attempts=4, prompt_tokens=27, completion_tokens=3, wasted=1)
+        )
     assert endpoint.calls == len(said)
-    assert first.paid == second.paid == Usage(2, 3, 18, 2)
 
 
 @pytest.mark.parametrize("tokens", [0, 30])

@@ -19,21 +19,22 @@ from click.testing import CliRunner
 from blindcal.auditing.prepare import objection
 from blindcal.cli.probe import command
 from blindcal.endpoints import local_server as local
-from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints import tokens, vocabulary
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.model_file import ModelError
 from blindcal.errors import EndpointError, FatalError, InputError, MissingExtraError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.findings import Probe
-from blindcal.probing.flip_search import Reading, bisect, fit
 from blindcal.probing.probe import probe
+from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import NEGATIVE, POSITIVE, Item, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
+from governed import governed
 from misbehaving import Behaviour, Server
 from serving import PAIR, items, recording, replayed
 
@@ -43,14 +44,11 @@ ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]
 def probed(behaviour: Behaviour, *, offset: float = 50.0, limit: float = 100.0, seed: int = 0) -> Probe:
     """What the probe finds at a model that behaves so."""
 
-    async def sleep(_: float) -> None:
-        pass
-
     async def talk() -> Probe:
         # a short patience only where something hangs: on a busy machine others may take their time
         patience = {"timeout": 0.5} if behaviour.fault == "hang" else {}
         async with replayed(ODDS, behaviour, **patience) as (server, endpoint):
-            patient = Patient(endpoint, sleep=sleep)
+            patient = governed(endpoint)
             found = await probe(patient, items(len(ODDS)), PAIR, offset=offset, limit=limit, seed=seed)
             assert found.queries <= server.requests
             return found
@@ -106,7 +104,7 @@ def test_refused_items_are_left_out(seed: int, said: str) -> None:
         async with Refusing(refused, said) as server:
             address = Address(server.base_url, "replay")
             async with HttpEndpoint(address, environ={}) as endpoint:
-                return await probe(Patient(endpoint), questions, PAIR, seed=seed)
+                return await probe(governed(endpoint), questions, PAIR, seed=seed)
 
     found = asyncio.run(talk())
     assert (found.verdict, found.outside) == ("thresholds", 0)
@@ -121,7 +119,7 @@ def test_certain_probabilities_are_no_clamp() -> None:
             Server(sure, items(12)) as server,
             HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
         ):
-            return await probe(Patient(endpoint), items(12), PAIR)
+            return await probe(governed(endpoint), items(12), PAIR)
 
     found = asyncio.run(talk())
     assert (found.verdict, found.clamp) == ("thresholds", None)
@@ -464,7 +462,9 @@ def test_fit_recovers_jitter(width: float) -> None:
     rng = np.random.default_rng(3)
     shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
     answers = rng.normal(1.0, width, 600) <= shifts
-    found = fit([Reading("a", float(b), int(answer)) for b, answer in zip(shifts, answers, strict=True)])
+    found = fit(
+        [Observation(Query("a", float(b)), int(answer)) for b, answer in zip(shifts, answers, strict=True)]
+    )
     assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
     assert found.jitter == pytest.approx(width, rel=0.2)
     assert found.most > width * 0.9
@@ -566,14 +566,14 @@ def test_real_server_under_a_name_of_openai(served: local.Served, model: str) ->
 
     async def chosen(tokenizer: str | None) -> tokens.Choice:
         async with HttpEndpoint(Address(served.base_url + "/", model), environ={}) as endpoint:
-            found = await tokens.find(endpoint, endpoint, pilot, tokenizer)
+            found = await vocabulary.find(endpoint, endpoint, pilot, tokenizer)
             up = await tokens.candidates("Yes", found.encode)
             down = await tokens.candidates("No", found.encode)
-            return await tokens.choose(endpoint, [pilot], up, down, unsure=found.unsure)
+            return await tokens.choose(endpoint, [pilot], [up, down], unsure=found.unsure)
 
     assert asyncio.run(chosen(None)).targets == Targets((Token(10539, "Yes"),), (Token(5230, "No"),))
     with pytest.raises(UnfitError, match="are not those of this model"):
-        asyncio.run(chosen(tokens.openai_encoding(model)))
+        asyncio.run(chosen(vocabulary.openai_encoding(model)))
 
 
 def test_real_server(served: local.Served) -> None:
@@ -584,10 +584,10 @@ def test_real_server(served: local.Served) -> None:
     async def talk() -> tuple[tokens.Choice, Probe, list[int]]:
         address = Address(served.base_url, served.model)
         async with HttpEndpoint(address, environ={}) as endpoint:
-            source = tokens.served(endpoint, served.model)
+            source = vocabulary.served(endpoint, served.model)
             up, down = await tokens.candidates("Yes", source), await tokens.candidates("No", source)
-            choice = await tokens.choose(endpoint, [question], up, down)
-            found = await probe(Patient(endpoint), [question], choice.targets)
+            choice = await tokens.choose(endpoint, [question], [up, down])
+            found = await probe(governed(endpoint), [question], choice.targets)
             reply = await endpoint.ask(Request(question.messages, top_logprobs=100))
             assert reply.logprobs is not None
             gap = reply.logprobs["Yes"] - reply.logprobs["No"]

@@ -13,8 +13,9 @@ import pytest
 from blindcal.errors import StoreError
 from blindcal.records import INVALID, Item, Message, Round
 from blindcal.store.run_file import in_use
-from blindcal.store.run_store import RUN_FILE, SavedAnswer, Store
+from blindcal.store.run_store import RUN_FILE, Store, StoredReply
 from commanding import blindcal, refusal
+from paths import ROOT
 from places import read_only
 
 
@@ -28,7 +29,7 @@ def begun(path: Path) -> Store:
 
 def answered(store: Store) -> None:
     """The answer to that query, on disk."""
-    store._insert([SavedAnswer(0, INVALID, "x", 1, 1, 0, 1, 0.1)])
+    store._insert([StoredReply(answer=INVALID, text="x")])
 
 
 @pytest.fixture
@@ -60,8 +61,8 @@ def test_answers_that_a_crash_left_in_the_log_are_read(folder: Path, index: bool
         "import os, sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; import test_read_only as t;"
         "t.answered(t.begun(Path(sys.argv[1]))); os._exit(0)"
     )
-    place = str(Path(__file__).parent)
-    subprocess.run([sys.executable, "-c", crash, str(folder / RUN_FILE), place], check=True)
+    places = map(str, (Path(__file__).parent, ROOT / "tests"))
+    subprocess.run([sys.executable, "-c", crash, str(folder / RUN_FILE), *places], check=True)
     assert (folder / f"{RUN_FILE}-wal").stat().st_size
     if not index:
         (folder / f"{RUN_FILE}-shm").unlink()

@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from blindcal.asking.job import Job, RunOutcome, asking_order, request_numbers
-from blindcal.asking.limits import Limits
-from blindcal.asking.sender import ask_live
+from blindcal.asking.governor import Governor
+from blindcal.asking.job import Job, asking_order, request_numbers
+from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing import audit as auditing
 from blindcal.auditing.audit import audit
 from blindcal.auditing.prepare import PROBED, Prepared
@@ -138,8 +140,8 @@ async def ask_all(
 ) -> RunOutcome:
     with Store.open(folder / "run.sqlite") as store:
         store.begin({}, items())
-        job = Job(items(), QUESTION, store, limits, at_once=at_once, **more)
-        return await ask_live(Repeated(), job, endpoint)
+        job = Job(items=items(), question=QUESTION, store=store, at_once=at_once)
+        return await ask_design(Repeated(), job, Governor(endpoint, RunContext(limits=limits, **more), store))
 
 
 def rows(folder: Path, columns: str) -> list[tuple[Any, ...]]:
@@ -158,7 +160,13 @@ def test_equal_queries_share_a_request(at_once: int, sizes: dict[int, int], tmp_
     assert Counter(request.n for request in endpoint.requests) == sizes
     assert set(endpoint.answered.values()) == {K}
     requests = sum(sizes.values())
-    assert outcome.usage == Usage(N * K, requests, 100 * requests, N * K, 0)
+    assert outcome.usage == Usage(
+        queries=N * K,
+        attempts=requests,
+        prompt_tokens=100 * requests,
+        completion_tokens=N * K,
+        cached_tokens=0,
+    )
     assert int(outcome.answered.answers.sum()) == requests
 
 
@@ -229,7 +237,7 @@ def test_the_limit_on_queries_holds(most: int, tmp_path: Path) -> None:
     """A request counts as all its queries, before it is sent; raising the limit asks the rest."""
     endpoint = Several()
     outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=replace(QUICK, max_queries=most)))
-    assert outcome.stopped == f"max_queries = {most} reached"
+    assert outcome.stopped == Stopped(f"max_queries = {most} reached", "max_queries")
     assert sum(endpoint.answered.values()) == most - most % K
     outcome = asyncio.run(ask_all(endpoint, tmp_path))
     assert outcome.stopped is None
@@ -251,7 +259,7 @@ def test_the_limit_on_the_cost_holds(billed: int, tmp_path: Path) -> None:
     limits = replace(QUICK, max_cost=most)
     outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=limits, prices=prices))
     assert outcome.stopped is not None
-    assert "max_cost" in outcome.stopped
+    assert outcome.stopped.limit == "max_cost"
     spent = len(endpoint.requests) * (12 * billed + K) / 1e6
     assert most / 2 < spent <= most
 
@@ -271,7 +279,7 @@ def test_an_interrupted_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
         outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=Limits(concurrency=5), stop=stop))
         if outcome.stopped is None:
             break
-        assert outcome.stopped == "interrupted"
+        assert outcome.stopped == INTERRUPTED
     assert outcome.usage.queries == N * K
     assert set(endpoint.answered.values()) == {K}
 
@@ -357,7 +365,7 @@ def test_choices_that_cannot_be_used_are_left_out() -> None:
     reply = read(200, json.dumps({"choices": [silent, said, said], "usage": usage}).encode(), chat=True)
     assert isinstance(reply, Reply)
     assert (reply.text, [one.text for one in reply.further]) == ("Yes", ["Yes"])
-    assert reply.usage == Usage(2, 1, 9, 30)
+    assert reply.usage == Usage(queries=2, attempts=1, prompt_tokens=9, completion_tokens=30)
     with pytest.raises(ReplyError, match="reasoning and no answer"):
         read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode(), chat=True)
 

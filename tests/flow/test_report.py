@@ -202,7 +202,7 @@ def test_every_number_is_the_one_in_the_result(full: AuditResult, browser: Brows
         ),
         ("swapped", r"Are the labels or the two answer words swapped\?"),
         ("blind", r"is estimated at .*% ?\. This method gives no interval"),
-        ("sampling", r"^When it says “(Yes|No)” with about .*% confidence, it is right"),
+        ("sampling", r"^It is right \d+% of the time, and \d+% confident on average\. Its calibration"),
         (
             "forced",
             r"^Warning: This audit was forced although the probe found a problem: ignored\. The estimates",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,6 @@ from click.testing import CliRunner, Result
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
-from blindcal.estimate.published.face_value import findings_at_face_value
-from blindcal.estimate.truth import top_label_ece
 from blindcal.items import files
 from blindcal.methods import METHODS
 from blindcal.reproduce import page, sources, table
@@ -42,8 +41,6 @@ from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import generate, simulate
 from paths import SHARED
 
-DIAGRAM = findings_at_face_value(np.array([1, 1, 0, 0, 0]), np.array([0.5] * 5), 2)  # an ECE of 0.1
-
 
 def reproduce(*arguments: object) -> Result:
     return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
@@ -60,11 +57,13 @@ def source(n: int = 300, seed: int = 0) -> Source:
 
 
 def estimate(method: str, queries: int, ece: float = 0.3, seed: int = 0) -> Measured:
-    return Measured(Row(method, queries), seed, ece, (ece, 0.0), 10, 0)
+    return Measured(row=Row(method, queries), seed=seed, ece=ece, gaps=(ece, 0.0), queries=10, invalid=0)
 
 
 def column(model: str, data: str, *measured: Measured) -> Column:
-    return Column(model, data, 10, "pair", {"pair": DIAGRAM, "sum": DIAGRAM}, measured)
+    """A column of ten items with an oracle of 0.1."""
+    labels = np.array([1, 1, 0, 0, 0] * 2)
+    return Column(sources.from_probabilities(model, data, labels, np.full(10, 0.5)), measured, 2)
 
 
 def write_recording(folder: Path, n: int = 90) -> Path:
@@ -112,7 +111,7 @@ def test_over_http_and_from_a_file_it_is_the_same_estimate(tmp_path: Path) -> No
                 send_seed=True,
             )
             result = audit(items, settings, out=tmp_path / method)
-            (cell,) = TableRun(known, method, (3,), 0).measure()
+            (cell,) = TableRun(source=known, method=method, budgets=(3,), seed=0).measure()
             assert result.ece.value == cell.ece
             assert (len(known.labels) * 3, result.counts.invalid) == (cell.queries, cell.invalid)
 
@@ -129,7 +128,7 @@ def test_again_it_is_bit_identical(tmp_path: Path) -> None:
         )
     assert written[0] == written[1]
     names = {path.parts[0] for path in written[0]}
-    assert names == {"index.html", "table.md", "cells.csv", "estimates.csv", "figures"}
+    assert names == {"index.html", "table.md", "cells.csv", "figures"}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_the_tables_hold_means_spreads_and_errors() -> None:
     assert "| latent, K=1 | 0.1100 ± 0.0141 | \N{EN DASH} |" in text
     assert "a\\|b_c =x" in text
     assert "a|b_c,'=x,10,latent,1,2,pair,0.1,0.11" in table.cells_csv(both)
-    assert json.loads(table.cells_json(both).splitlines()[-1])["error"] == pytest.approx(0.2)
+    assert table.cells(both)[-1]["error"] == pytest.approx(0.2)
     assert "Share of answers that are neither word" in text
     assert "| latent | 10.0% | \N{EN DASH} |" in text
     assert "| blind |" not in text  # all its answers were used
@@ -224,34 +223,39 @@ def test_fitted_rows_differ_from_the_published_ones(tmp_path: Path) -> None:
 
 
 def test_the_table_has_every_method_and_samples_read_by_latent() -> None:
-    """Each method is in it with its own budgets, the published ones before ours; `logprobs` is the oracle."""
-    published, ours = ("blind", "verbalized", "sampling", "extraction"), ("latent", "sampling+latent")
-    assert tuple(TABLE_METHODS) == (*published, *ours, "temperature", "repeated")
-    assert {method.base for method in TABLE_METHODS.values()} == set(METHODS) - {"logprobs"}
-    assert all(method.budgets() == METHODS[method.base].budgets for method in TABLE_METHODS.values())
-    fitted = [name for name, method in TABLE_METHODS.items() if method.fitted]
-    assert fitted == [*ours, "temperature", "repeated"]
+    """Each method is in it, the published ones before ours; `logprobs` is the oracle."""
+    bases = {name.partition("+")[0] for name in TABLE_METHODS}
+    assert bases == {name for name, method in METHODS.items() if method.budgets}
+    assert set(METHODS) - bases == {"logprobs"}
+    fitted = [name for name in TABLE_METHODS if table.is_fitted(name)]
+    assert fitted == ["latent", "sampling+latent", "temperature", "repeated"]
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE_METHODS if name not in ("blind", "verbalized")])
 def test_the_beginning_of_a_run_is_the_run_with_a_smaller_budget(name: str) -> None:
     """Cells read from one run with four queries per item are, to the last bit, those of runs of their own."""
     known = source(121)  # odd: half a round is no whole number of items
-    budgets = tuple(range(TABLE_METHODS[name].budgets()[0], 5))
-    together = TableRun(known, name, budgets, 3).measure()
-    assert together == [cell for k in budgets for cell in TableRun(known, name, (k,), 3).measure()]
+    budgets = tuple(range(METHODS[name.partition("+")[0]].budgets[0], 5))
+    run = partial(TableRun, source=known, method=name, seed=3)
+    together = run(budgets=budgets).measure()
+    assert together == [cell for k in budgets for cell in run(budgets=(k,)).measure()]
     assert [cell.queries for cell in together] == [k * 121 for k in budgets]
+
+
+def stated_run(stated: RecordedConfidence) -> TableRun:
+    known = replace(source(50), stated=stated)
+    return TableRun(source=known, method="verbalized", budgets=(1,), seed=0, bins=2)
 
 
 def test_stated_confidences_are_read_like_any_other_answers() -> None:
     """Confidences in words are taken at their word; answers that state none count as invalid."""
     stated = RecordedConfidence(np.array([1, 0, 1, 0]), np.array([0.9, 0.2, np.nan, 0.6]))
-    (cell,) = TableRun(replace(source(50), stated=stated), "verbalized", (1,), 0, 2).measure()
+    (cell,) = stated_run(stated).measure()
     assert (cell.queries, cell.invalid) == (4, 1)
     assert cell.gaps == pytest.approx(((0.2 - 0) / 3, (0.9 - 1 + 0.6 - 0) / 3))
     assert cell.ece == pytest.approx(sum(map(abs, cell.gaps)))
     silent = replace(stated, p=np.full(4, np.nan))
-    (cell,) = TableRun(replace(source(50), stated=silent), "verbalized", (1,), 0, 2).measure()
+    (cell,) = stated_run(silent).measure()
     assert np.isnan([cell.ece, *cell.gaps]).all()
     assert cell.invalid == 4
 
@@ -348,11 +352,11 @@ def test_what_was_said_is_read_by_the_words_that_were_asked_for(tmp_path: Path) 
         ("id,text\nx,Yes\n", "'label'"),
     ):
         beside.write_text(text)
-        with pytest.raises(InputError, match=f"a__b__verbalized.csv: .*{message}"):
+        with pytest.raises(InputError, match=f"a__b__verbalized.csv.*{message}"):
             sources.read(tmp_path / "a__b.csv")
     whole = gzip.compress(b"id,label,p,mass,Yes|1,No|2\n" + b"x,1,0.5,0.9,-1.0,-1.0\n" * 9000)
     (tmp_path / "c__d.csv.gz").write_bytes(whole[:-20])
-    with pytest.raises(InputError, match=r"c__d.csv.gz: cannot be read"):
+    with pytest.raises(InputError, match=r"c__d.csv.gz, after line .*: cannot be read"):
         sources.read(tmp_path / "c__d.csv.gz")
 
 
@@ -366,22 +370,9 @@ def test_the_recorded_models_hold_what_they_are_said_to() -> None:
     assert [round(float(one), 4) for one in found] == [0.0661, 0.0663, 0.0663]
 
 
-def test_choice_files_have_a_table_too(tmp_path: Path) -> None:
-    """The oracle is that of the likeliest answer, and budgets begin with the plain answer and one query."""
-    rng = np.random.default_rng(0)
-    logits = 2 * rng.standard_normal((400, 3))
-    labels = rng.integers(3, size=400)
+def test_choice_files_are_refused_with_what_reads_them(tmp_path: Path) -> None:
+    """The published table is about two answers."""
     path = tmp_path / "model__set.csv"
-    lines = (
-        f"q{k},{','.join(f'{z:.6f}' for z in row)},{y}"
-        for k, (row, y) in enumerate(zip(logits, labels, strict=True))
-    )
-    path.write_text("\n".join(["id,logit_A,logit_B,logit_C,label", *lines]) + "\n")
-    known = sources.read(path)
-    methods = ("blind", "sampling", "extraction", "latent", "repeated")
-    runs = table_runs(known, methods=methods, budgets=(1, 2, 3), seeds=(0,))
-    rows = {(run.method, k) for run in runs for k in run.budgets}
-    assert rows == {("blind", 2), ("sampling", 2), ("sampling", 3), ("latent", 2), ("latent", 3)}
-    assert {cell.row for run in measure_runs(runs) for cell in run} == {Row(*row) for row in rows}
-    oracle = oracle_of(known, 5, "pair").ece
-    assert float(oracle) == pytest.approx(float(top_label_ece(labels, logits.round(6), 5).ece), abs=1e-6)
+    path.write_text("id,logit_A,logit_B,logit_C,label\na,1,2,3,0\n")
+    with pytest.raises(InputError, match="by 'blindcal simulate'"):
+        sources.read(path)

@@ -17,10 +17,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from blindcal.asking.job import HOPELESS, Job, RunOutcome
-from blindcal.asking.limits import Limits
-from blindcal.asking.sender import ask_live
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.asking.governor import Governor
+from blindcal.asking.job import Job
+from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.sender import RunOutcome, ask_design
+from blindcal.asking.usability import HOPELESS
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError, StoreError
 from blindcal.prices import Prices
@@ -40,7 +44,7 @@ from blindcal.records import (
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Fault
-from blindcal.store.run_store import SavedAnswer, Store
+from blindcal.store.run_store import Store, StoredReply
 from misbehaving import Behaviour, Server
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
@@ -112,13 +116,15 @@ async def ask_all(
     rounds: int = 1,
     limits: Limits = QUICK,
     items: list[Item] | None = None,
+    max_shift: float = np.inf,
     **more: Any,
 ) -> tuple[RunOutcome, Store]:
     store = Store.open(path / "run.sqlite")
     try:
         store.begin({}, make_items(fake.n))
-        job = Job(items or make_items(fake.n), QUESTION, store, limits, **more)
-        return await ask_live(Dithered(fake.n, rounds), job, fake), store
+        job = Job(items=items or make_items(fake.n), question=QUESTION, store=store, max_shift=max_shift)
+        governor = Governor(fake, RunContext(limits=limits, **more), store)
+        return await ask_design(Dithered(fake.n, rounds), job, governor), store
     finally:
         store.close()
 
@@ -244,7 +250,7 @@ def test_a_wait_beyond_patience_ends_the_run(tmp_path: Path) -> None:
     async def throttle(_call: int, _request: Request) -> None:
         raise RetryableError("429: daily quota", retry_after=7200, throttled=True)
 
-    with pytest.raises(EndpointError, match=r"daily quota; it asks to wait 7200 s: run again then"):
+    with pytest.raises(EndpointError, match=r"daily quota; it asks to wait 7,200 s: run the same again then"):
         asyncio.run(ask_all(Fake(10, throttle), tmp_path))
 
 
@@ -282,7 +288,7 @@ def test_an_answer_on_its_way_to_disk_is_an_answer(tmp_path: Path, monkeypatch: 
     slow = threading.Event()
     insert = Store._insert
 
-    def insert_late(store: Store, answers: list[SavedAnswer]) -> None:
+    def insert_late(store: Store, answers: list[StoredReply]) -> None:
         slow.wait()
         insert(store, answers)
 
@@ -318,7 +324,7 @@ def test_one_impossible_query_does_not_stop_the_rest(tmp_path: Path) -> None:
 
     outcome, _ = asyncio.run(ask_all(Fake(50, fail), tmp_path))
     assert outcome.stopped is not None
-    assert "1 queries failed 8 times each: 500" in outcome.stopped
+    assert "1 queries failed 8 times each: 500" in outcome.stopped.reason
     assert len(outcome.answered) == 49
     again = Fake(50)
     outcome, _ = asyncio.run(ask_all(again, tmp_path))
@@ -365,7 +371,7 @@ def test_answers_that_are_all_invalid_end_the_run(tmp_path: Path) -> None:
 
     fake = Chatty(1000)
     outcome, _ = asyncio.run(ask_all(fake, tmp_path))
-    assert re.match(r"none of \d+ answers .*'\\\\x1b\[31mSure'", outcome.stopped or "")
+    assert re.search(r"none of \d+ answers .*'\\\\x1b\[31mSure'", str(outcome.stopped))
     assert set(outcome.answered.answers) == {INVALID}
     assert 50 <= len(outcome.answered) == outcome.usage.queries
     assert fake.calls < 100
@@ -376,7 +382,7 @@ def test_max_queries_is_never_passed_and_can_be_raised(tmp_path: Path) -> None:
     fake = Fake(100)
     outcome, _ = asyncio.run(ask_all(fake, tmp_path, limits=Limits(max_queries=30)))
     assert fake.calls == 30
-    assert outcome.stopped == "max_queries = 30 reached"
+    assert outcome.stopped == Stopped("max_queries = 30 reached", "max_queries")
     assert len(outcome.answered) == 30
     again = Fake(100)
     outcome, _ = asyncio.run(ask_all(again, tmp_path))
@@ -423,7 +429,7 @@ def test_max_cost_is_not_passed(tmp_path: Path) -> None:
     """Money is reserved for what is under way before more is asked."""
     prices = Prices(input=10, output=20)
     outcome, _ = asyncio.run(ask_all(Fake(1000), tmp_path, limits=Limits(max_cost=0.1), prices=prices))
-    assert outcome.stopped == "max_cost = 0.1 reached"
+    assert outcome.stopped == Stopped("max_cost = 0.1 reached", "max_cost")
     assert 0.09 < prices.cost(outcome.usage) <= 0.1
 
 
@@ -435,8 +441,12 @@ def test_what_a_query_costs_need_not_be_known_before(money: float, concurrency: 
     fake = Fake(1000, tokens=(60, 130, 70, 150, 60, 140, 80))
     limits = Limits(concurrency=concurrency, max_cost=money)
     outcome, _ = asyncio.run(ask_all(fake, tmp_path, limits=limits, prices=prices))
-    assert outcome.stopped == f"max_cost = {money:g} reached"
-    assert money - 3 * prices.cost(Usage(1, 1, 150, 1)) < prices.cost(outcome.usage) <= money
+    assert outcome.stopped == Stopped(f"max_cost = {money:g} reached", "max_cost")
+    assert (
+        money - 3 * prices.cost(Usage(queries=1, attempts=1, prompt_tokens=150, completion_tokens=1))
+        < prices.cost(outcome.usage)
+        <= money
+    )
 
 
 def test_a_request_limit_is_kept(tmp_path: Path) -> None:
@@ -449,6 +459,20 @@ def test_a_request_limit_is_kept(tmp_path: Path) -> None:
     begin = time.monotonic()
     asyncio.run(ask_all(Fake(6, note), tmp_path, limits=Limits(rpm=600)))
     assert all(at - begin > 0.1 * k - 1e-6 for k, at in enumerate(times))  # timers are that exact
+
+
+@pytest.mark.parametrize("error", [RuntimeError("interpreter shutdown"), MemoryError()])
+def test_an_answer_that_cannot_be_committed_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever goes wrong while answers are written, the run ends with that error and does not hang."""
+
+    def broken(_store: Store, _replies: list[StoredReply]) -> None:
+        raise error
+
+    monkeypatch.setattr(Store, "_insert", broken)
+    with pytest.raises(type(error)):
+        asyncio.run(asyncio.wait_for(ask_all(Fake(100), tmp_path), 60))
 
 
 def test_stopping_drains_and_keeps_everything(tmp_path: Path) -> None:
@@ -466,7 +490,7 @@ def test_stopping_drains_and_keeps_everything(tmp_path: Path) -> None:
         return outcome, fake
 
     outcome, fake = asyncio.run(interrupted())
-    assert outcome.stopped == "interrupted"
+    assert outcome.stopped == INTERRUPTED
     assert len(outcome.answered) == fake.calls < 100
 
 
@@ -500,7 +524,9 @@ async def over_http(
             HttpEndpoint(Address(server.base_url, model, timeout=timeout), environ={}) as endpoint,
         ):
             limits = Limits(concurrency=8, backoff=0.01)
-            return await ask_live(Dithered(n), Job(items, QUESTION, store, limits), endpoint), server
+            governor = Governor(endpoint, RunContext(limits=limits), store)
+            job = Job(items=items, question=QUESTION, store=store)
+            return await ask_design(Dithered(n), job, governor), server
     finally:
         store.close()
 
@@ -615,8 +641,9 @@ async def ask_filtered(server: Filtered, path: Path, limits: Limits, **more: Any
     with Store.open(path / "run.sqlite") as store:
         store.begin({}, items)
         async with HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint:
-            job = Job(items, QUESTION, store, limits, **more)
-            return await ask_live(Dithered(len(items)), job, endpoint)
+            job = Job(items=items, question=QUESTION, store=store)
+            governor = Governor(endpoint, RunContext(limits=limits, **more), store)
+            return await ask_design(Dithered(len(items)), job, governor)
 
 
 async def filtered(
@@ -716,7 +743,7 @@ def test_what_was_served_is_spent(tmp_path: Path, concurrency: int) -> None:
         )
         assert server.served <= limits.get("max_queries", n)
         assert outcome.stopped is not None
-        assert outcome.stopped.startswith(f"max_{name}")
+        assert outcome.stopped.limit == f"max_{name}"
         assert outcome.usage.served == server.served
         with Store.read(tmp_path / name / "run.sqlite") as store:
             assert store.usage() == outcome.usage
@@ -757,8 +784,10 @@ def test_a_server_that_throttles_everything_is_left_alone(tmp_path: Path) -> Non
                 HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
             ):
                 limits = Limits(concurrency=32, backoff=0.02, patience=2.0)
+                job = Job(items=items, question=QUESTION, store=store)
+                governor = Governor(endpoint, RunContext(limits=limits), store)
                 with pytest.raises(EndpointError, match="no answer for"):
-                    await ask_live(Dithered(n), Job(items, QUESTION, store, limits), endpoint)
+                    await ask_design(Dithered(n), job, governor)
                 return server
 
     assert asyncio.run(throttled()).requests < 100

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from blindcal.cli.score import command
 from blindcal.endpoints import tokens
-from blindcal.endpoints.http import Address, HttpEndpoint
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.model_file import installed_model
 from blindcal.errors import InputError, MissingExtraError

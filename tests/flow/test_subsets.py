@@ -219,7 +219,7 @@ def test_a_run_killed_while_growing_ends_as_one_left_alone(items: Path, tmp_path
         for one, other in zip(left.rounds(), run.rounds(), strict=True):
             assert np.array_equal(one.items, other.items)
             assert np.array_equal(one.shifts, other.shifts)
-        assert run.usage().queries == left.usage().queries == 270
+        assert run.usage("design").queries == left.usage("design").queries == 270
 
 
 def test_the_command_takes_a_number_of_items(items: Path, server: Server, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from blindcal.evidence import Evidence, estimate
 from blindcal.items.score_files import read_choices
 from blindcal.methods import METHODS, make_design
 from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
-from blindcal.simulation.simulate import ask_choices, simulate, simulate_choices
+from blindcal.simulation.simulate import ask_choices, simulate
 from paths import SHARED
 
 CHOICES = SHARED / "choices"
@@ -363,7 +363,7 @@ def test_every_method_estimates(method: str) -> None:
 def test_logprobs_give_the_truth() -> None:
     """Readings of the given answer's log-odds leave almost no error."""
     labels, logits = model(2000)
-    found = simulate_choices("logprobs", labels, logits, queries=1.0, bins=10, repeats=1)
+    found = simulate("logprobs", labels, logits, queries=1.0, bins=10, repeats=1)
     assert found.mae < 2e-3
 
 
@@ -373,7 +373,7 @@ def test_two_answers_through_the_new_path_are_the_old_result(method: str) -> Non
     labels, logits = model(500, 2)
     p = expit(logits[:, 1] - logits[:, 0])
     queries = METHODS[method].queries
-    new = simulate_choices(method, labels, logits, queries=queries, repeats=2)
+    new = simulate(method, labels, logits, queries=queries, repeats=2)
     assert new == simulate(method, labels, p, queries=queries, repeats=2)
 
 
@@ -396,7 +396,7 @@ def test_real_models_are_estimated_as_well_as_promised() -> None:
     errors = []
     for path in sorted(CHOICES.glob("*.csv.gz")):
         known = read_choices(path)
-        errors.append(simulate_choices("latent", known.labels, known.logits, bins=10, repeats=1).mae)
+        errors.append(simulate("latent", known.labels, known.logits, bins=10, repeats=1).mae)
     assert len(errors) == 5
     assert np.mean(errors) <= 0.008
 
@@ -422,6 +422,6 @@ def test_the_truth_of_a_drawn_answer_counts_each_by_its_probability() -> None:
     truth = drawn_answer_ece(labels, logits, 5)
     assert truth.gaps == pytest.approx(gaps / (40 * 4000), abs=2e-3)
     assert truth.counts.sum() == pytest.approx(4000)
-    found = simulate_choices("repeated", labels, logits, queries=3.0, repeats=2)
+    found = simulate("repeated", labels, logits, queries=3.0, repeats=2)
     assert found.oracle == float(truth.ece)
     assert found.mae < 0.02

@@ -22,7 +22,7 @@ from blindcal.report.page import render
 from blindcal.results.check import check
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.store.run_store import RUN_FILE, SavedAnswer, Store
+from blindcal.store.run_store import RUN_FILE, Store
 from misbehaving import Behaviour
 from serving import replaying
 
@@ -97,7 +97,7 @@ def test_a_bias_that_stops_acting_ends_the_run(items: Path, tmp_path: Path) -> N
         assert server.requests == requests
     assert not (tmp_path / "run" / "result.json").exists()
     with Store.read(tmp_path / "run" / RUN_FILE) as store:
-        assert 100 <= store.usage().queries < 600
+        assert 100 <= store.usage("design").queries < 600
 
 
 def test_a_forced_run_says_that_the_bias_stopped_acting(items: Path, tmp_path: Path) -> None:
@@ -187,10 +187,7 @@ def test_a_killed_run_asks_the_same_controls(items: Path, tmp_path: Path) -> Non
 
 
 def _forced(wrong: list[bool]) -> list[ControlAnswer]:
-    return [
-        ControlAnswer(Control(k, 0, "up", k), k, k, SavedAnswer(k, int(not bad), "", 0, 0, 0, 1, 0.0))
-        for k, bad in enumerate(wrong)
-    ]
+    return [ControlAnswer(Control(k, 0, "up", k), k, k, int(not bad)) for k, bad in enumerate(wrong)]
 
 
 def test_the_alarm_is_rare_at_a_few_flips_and_certain_if_the_bias_is_ignored() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from blindcal.endpoints import tokens
-from blindcal.endpoints.http import Address, HttpEndpoint, check_key
-from blindcal.endpoints.services import LOOKED_UP, SERVICES, Service, service_at
+from blindcal.endpoints import vocabulary
+from blindcal.endpoints.address import LOOKED_UP, SERVICES, Address, Service, service_at
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, RetryableError, UnfitError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from misbehaving import Behaviour
@@ -81,14 +81,14 @@ def vllm(model: str, *, served: str = "Qwen/Qwen2.5-7B-Instruct") -> Routes:
 
 def found(
     handler: Callable[[HttpRequest], HttpResponse], model: str = "wrong", path: str = "/v1"
-) -> tokens.Vocabulary:
+) -> vocabulary.Vocabulary:
     """The vocabulary that is found at a server."""
 
-    async def talk() -> tokens.Vocabulary:
+    async def talk() -> vocabulary.Vocabulary:
         async with answering(handler) as url:
             address = Address(url.removesuffix("/v1") + path, model)
             async with HttpEndpoint(address, environ={}) as endpoint:
-                return await tokens.find(endpoint, endpoint, items(1)[0])
+                return await vocabulary.find(endpoint, endpoint, items(1)[0])
 
     return asyncio.run(talk())
 
@@ -218,7 +218,7 @@ def test_a_wrong_key_on_every_path() -> None:
 
     async def talk() -> None:
         async with replayed([0.0], Behaviour(api_key="right")) as (_, endpoint):
-            await tokens.find(endpoint, endpoint, items(1)[0])
+            await vocabulary.find(endpoint, endpoint, items(1)[0])
 
     with pytest.raises(FatalError, match="API key"):
         asyncio.run(talk())
@@ -257,14 +257,14 @@ def test_a_server_without_a_list_is_not_doubted() -> None:
 @pytest.mark.parametrize("one", SERVICES, ids=lambda one: one.name)
 def test_known_services(one: Service) -> None:
     """Each known service has a source, and a missing key names the variable that its users usually set."""
-    host = one.hosts[0] if not one.hosts[0].startswith(".") else f"mine{one.hosts[0]}"
+    host = one.host if one.host[0] != "." else f"mine{one.host}"
     address = Address(f"https://{host}/v1", "m", api_key_env="MY_KEY")
     assert service_at(address.base_url) is one
     assert one.source.startswith("https://")
     with pytest.raises(
         InputError, match=f"MY_KEY is not set.*keys of {one.name} are usually in {one.key_variable}"
     ):
-        check_key(address, {})
+        address.check_key({})
 
 
 def test_the_docs_list_what_is_known() -> None:
@@ -273,7 +273,7 @@ def test_the_docs_list_what_is_known() -> None:
     assert f"as read on {LOOKED_UP}" in page
     for one in SERVICES:
         row = next(line for line in page.splitlines() if line.startswith(f"| [{one.name}]({one.source})"))
-        host = one.hosts[0] if not one.hosts[0].startswith(".") else f"*{one.hosts[0]}"
+        host = one.host if one.host[0] != "." else f"*{one.host}"
         assert f"`{host}`" in row
         assert f"`{one.key_variable}`" in row
         assert set(re.findall(r"`(\w+)`", row.rsplit("|", 2)[1])) == one.lacks

@@ -21,10 +21,7 @@ KILLS = 6
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 def test_kills_change_no_decision_and_cost_little(tmp_path: Path) -> None:
-    """With refused items and requests that fail, only what was in flight is asked again.
-
-    ``python bench/decided.py`` kills more often.
-    """
+    """With refused items and requests that fail, only what was in flight is asked again."""
     labelled, items = tmp_path / "labelled.jsonl", tmp_path / "items.jsonl"
     write_items(labelled, N)
     without_labels(labelled, items)

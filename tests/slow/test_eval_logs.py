@@ -13,8 +13,8 @@ import pytest
 from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
+from blindcal.items.eval_logs import LoggedQuestion, item_records
 from blindcal.items.files import load
-from blindcal.items.logged_questions import LoggedQuestion, item_records
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from commanding import blindcal, refusal
@@ -201,7 +201,8 @@ def test_harness_samples_that_are_no_questions(
 
 def asked_of(*targets: str) -> list[LoggedQuestion]:
     return [
-        LoggedQuestion(k, (Message("user", f"{k}?"),), target, f"{k}?") for k, target in enumerate(targets)
+        LoggedQuestion(id=k, messages=(Message("user", f"{k}?"),), target=target, question=f"{k}?")
+        for k, target in enumerate(targets)
     ]
 
 
@@ -238,5 +239,5 @@ def test_other_json_is_no_log(tmp_path: Path) -> None:
     """A file in JSON that is no log is refused as any other file."""
     path = tmp_path / "some.json"
     path.write_text('{"questions": []}')
-    with pytest.raises(InputError, match="a file of items ends in"):
+    with pytest.raises(InputError, match="its name must end in"):
         open_items(path)

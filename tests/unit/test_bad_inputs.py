@@ -48,7 +48,7 @@ ITEMS: dict[str, tuple[bytes, str]] = {
     "header.csv": (b"prompt,label\n", "holds no items"),
     "not.parquet": (b"PAR1 and no more", "is not a Parquet file that can be read"),
     "zipped.parquet.gz": (b"", "Parquet is compressed inside; unzip it first"),
-    "words.txt": (b"hello", "a file of items ends in .jsonl"),
+    "words.txt": (b"hello", "its name must end in .jsonl"),
     "twice.jsonl": (
         ROWS.splitlines(keepends=True)[0] * 2,
         "items 1 and 2 share the id '0'; ids must be unique",
@@ -57,9 +57,6 @@ ITEMS: dict[str, tuple[bytes, str]] = {
 SCORES: dict[str, tuple[bytes, str]] = {
     "cut.csv.gz": (gzip.compress(b"id,label,p\n" + b"a,1,.5\n" * 3000)[:-15], CUT_OFF),
     "torn.csv.gz": (gzip.compress(TABLE)[:200] + b"x" * 50, "it may be damaged or cut off"),
-    "cut.parquet.gz": (gzip.compress(bytes(range(256)) * 9)[:-20], CUT_OFF),
-    "torn.parquet.gz": (gzip.compress(TABLE)[:200] + b"x" * 50, "it may be damaged or cut off"),
-    "plain.parquet.gz": (b"plain", "cannot be read (Not a gzipped file"),
     "not.parquet": (b"plain", "is not a Parquet file"),
     "latin.csv": ("id,label,p\né,1,.5\n".encode("latin-1"), "is not UTF-8 text; convert it first"),
     "wide.csv": ("id,label,p\n".encode("utf-16"), "is not UTF-8 text; convert it first"),

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import record
+
 import json
 import re
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import docs
-import record
 from paths import ROOT
 
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.json"))
@@ -58,7 +60,7 @@ def test_a_table_is_written_and_read_back(tmp_path: Path, capsys: pytest.Capture
     """Numbers keep their full precision in the file, and the page shows them as each column is formatted."""
     columns = {"method": "{}", "K": "{:g}", "error": "{:.2f} ± {:.2f}"}
     made = record.table(columns, [["latent", 1.5, (1 / 3, 0.01)], ["a|b", None, None]])
-    record.record("small", {"errors": made}, folder=tmp_path, repeats=3)
+    record.record("small", {"errors": made}, Namespace(results=tmp_path, repeats=3))
     content: dict[str, Any] = json.loads((tmp_path / "small.json").read_text())
     assert content["tables"]["errors"]["rows"][0] == ["latent", 1.5, [1 / 3, 0.01]]
     again = record.read(tmp_path / "small.json").tables["errors"]

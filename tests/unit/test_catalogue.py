@@ -17,10 +17,9 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
-from blindcal.items import catalogue, hub
-from blindcal.items.catalogue import SETS, DataSet, open_items
+from blindcal.items import catalogue
+from blindcal.items.catalogue import SETS, DataSet, HubDataSet, open_items
 from blindcal.items.files import load
-from blindcal.items.hub import HubDataSet
 from blindcal.items.record_format import RecordFormat
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
@@ -322,4 +321,4 @@ def test_hosted_names_read_and_write_alike() -> None:
     """hf:NAME:CONFIG@SPLIT is what it was parsed from."""
     for text in ("hf:a/b", "hf:a/b:c", "hf:a/b@d", "hf:a/b:c@d"):
         assert str(HubDataSet.parse(text)) == text
-    assert hub.PREFIX == "hf:"
+    assert catalogue.PREFIX == "hf:"

@@ -49,7 +49,7 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
 
 def test_labels_may_be_names(tmp_path: Path) -> None:
     """A label is the name of an answer or its number; ids and what was asked are kept if they are there."""
-    path = write(tmp_path / "c.csv", "logit_joy,logit_fear,label,asked\n1,2,fear,x m\n2,1,0,y m\n")
+    path = write(tmp_path / "c.csv", "logit_joy,logit_fear,label,asked\n1,2,fear,x m\n2,1,joy,y m\n")
     found = read_choices(path)
     assert found.labels.tolist() == [1, 0]
     assert (found.ids, found.asked) == (("0", "1"), ("x m", "y m"))

@@ -109,13 +109,3 @@ def test_whatever_the_estimates_it_claims_no_more(seed: int) -> None:
     assert confidence >= 0.6
     assert share >= COMMON - 0.005
     assert high - low <= WIDEST + 0.01
-
-
-def test_a_method_without_intervals_quotes_a_common_bin_only() -> None:
-    """The fullest bin if it is common, and otherwise all answers."""
-    bare = replace(results.around(0.1), low=None, high=None)
-    text = said(ece=bare, curve=None)
-    assert text is not None
-    assert text.startswith("When it says “No” with about 90% confidence, it is right 70% of the time.")
-    rare = tuple(replace(one, share=0.19) for one in results.bins())
-    assert said(ece=bare, curve=None, bins=rare) == ALL

@@ -232,7 +232,7 @@ def test_some_libraries_have_one_door() -> None:
     """matplotlib is imported by what draws alone, and Hugging Face's datasets are loaded in one place."""
     drawing = {name for name in MODULES if "matplotlib" in of_others(name)}
     assert {room_of(name) for name in drawing} <= {"report", "plot", "reproduce"}, drawing
-    assert [name for name in MODULES if "datasets" in of_others(name)] == ["blindcal.items.hub"]
+    assert [name for name in MODULES if "datasets" in of_others(name)] == ["blindcal.items.catalogue"]
 
 
 def test_a_class_name_occurs_once() -> None:

@@ -41,7 +41,7 @@ def test_prompts_become_single_user_messages(tmp_path: Path) -> None:
     """A record with a prompt is one user message; id and group are taken over as text."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "Is it?", "label": 1, "id": 7, "group": "g"}])
     items = load(path)
-    assert list(items) == [Item("7", 1, (Message("user", "Is it?"),), "g")]
+    assert list(items) == [Item("7", 1, (Message("user", "Is it?"),), group="g")]
 
 
 def test_items_without_id_are_numbered_from_zero(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
         ("a.csv", b"prompt,label\n\xe9,1\n", "is not UTF-8"),
         ("a.csv", b"prompt,label\na\n", "line 2: field 'label' is missing"),
         ("a.parquet", b"PAR1nonsense", "is not a Parquet file"),
-        ("a.txt", b"hello", "ends in .jsonl"),
+        ("a.txt", b"hello", "must end in .jsonl"),
     ],
 )
 def test_broken_files_are_refused_where_they_break(

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from blindcal.errors import InputError, StoreError
 from blindcal.records import Item, Message, Round, Usage
 from blindcal.store import run_file
 from blindcal.store.run_file import in_use
-from blindcal.store.run_store import UNASKED, SavedAnswer, Store
+from blindcal.store.run_store import UNASKED, Store, StoredReply
 from blindcal.text import printable
 
-ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), "g") for k in range(3)]
+ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), group="g") for k in range(3)]
 
 
 @pytest.fixture
@@ -28,11 +29,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "run.sqlite"
 
 
-def saved(query: int, answer: int = 1, text: str = "Yes") -> SavedAnswer:
-    return SavedAnswer(query, answer, text, 100, 1, 10, 1, 0.25)
+def saved(query: int, answer: int = 1, text: str = "Yes", **more: Any) -> StoredReply:
+    paid = {"prompt_tokens": 100, "completion_tokens": 1, "cached_tokens": 10}
+    return StoredReply(query=query, answer=answer, text=text, **(paid | more))
 
 
-def keep(store: Store, *answers: SavedAnswer) -> None:
+def keep(store: Store, *answers: StoredReply) -> None:
     async def save_all() -> None:
         await asyncio.gather(*(store.save(answer) for answer in answers))
 
@@ -49,7 +51,7 @@ def test_everything_kept_is_there_after_reopening(path: Path) -> None:
         assert store.begin({"model": "m"}, ITEMS)
         store.add_round(a_round(3))
         store.add_round(a_round(2))
-        store.set_note("probe", {"verdict": "good"})
+        store.set_note("ready", {"verdict": "good"})
         keep(store, saved(3, 0, "No"))
     with Store.open(path) as store:
         assert not store.begin({"model": "m"}, ITEMS)
@@ -57,10 +59,12 @@ def test_everything_kept_is_there_after_reopening(path: Path) -> None:
         np.testing.assert_array_equal(store.rounds()[0].shifts, a_round(3).shifts)
         assert store.answers(0, 3).tolist() == [UNASKED] * 3
         assert store.answers(3, 2).tolist() == [0, UNASKED]
-        assert store.note("probe") == {"verdict": "good"}
-        assert store.note("nothing") is None
+        assert store.note("ready") == {"verdict": "good"}
+        assert store.note("noise") is None
         assert store.item(1) == ("i1", 1, "g")
-        assert store.usage() == Usage(1, 1, 100, 1, 10, 0)
+        assert store.usage() == Usage(
+            queries=1, attempts=1, prompt_tokens=100, completion_tokens=1, cached_tokens=10, invalid=0
+        )
 
 
 def test_a_saved_answer_is_on_disk(path: Path) -> None:
@@ -82,7 +86,7 @@ def test_answers_are_committed_in_groups(path: Path, monkeypatch: pytest.MonkeyP
     commits: list[int] = []
     insert = Store._insert
 
-    def counted(self: Store, group: list[SavedAnswer]) -> None:
+    def counted(self: Store, group: list[StoredReply]) -> None:
         commits.append(len(group))
         insert(self, group)
 
@@ -152,11 +156,11 @@ def test_other_settings_replace_those_of_a_run_without_answers(path: Path) -> No
     with Store.open(path) as store:
         store.begin({"model": "a"}, ITEMS)
         store.set_note("ready", {"probe": "of another endpoint"})
-        store.add_aside(b"request", 0, "reply")
+        keep(store, StoredReply(kind="probe", body="reply"))
         assert store.begin({"model": "b"}, ITEMS[:2])
         assert len(store.items().ids) == 2
         assert store.note("ready") is None
-        assert store.aside(b"request", 0) is None
+        assert store.reply_body("probe", 0, 0) is None
 
 
 def test_a_failure_while_items_are_read_leaves_no_half_run(path: Path) -> None:
@@ -237,26 +241,34 @@ def test_tables_are_made_together_or_not_at_all(path: Path, monkeypatch: pytest.
 def test_reading_answers_of_a_damaged_file_is_a_store_error(path: Path) -> None:
     """Whatever SQLite says while answers are read, the error names the file."""
     with Store.open(path) as store:
-        store._db.execute("DROP TABLE answers")
-        with pytest.raises(StoreError, match=r"run\.sqlite: no such table"):
+        store._db.execute("DROP TABLE replies")
+        with pytest.raises(StoreError, match=r"run\.sqlite: .*no such table"):
             store.answers(0, 1)
-        with pytest.raises(StoreError, match=r"run\.sqlite: no such table"):
+        with pytest.raises(StoreError, match=r"run\.sqlite: .*no such table"):
             list(store.texts())
 
 
 def test_what_is_forgotten_still_counts_as_spent(path: Path) -> None:
     """Forgotten outcomes and replies of the probe are asked again, and their cost stays."""
     with Store.open(path) as store:
-        keep(store, saved(0), SavedAnswer(1, -1, "(no choices)", 100, 1, 10, 3, 0.0, unusable=True))
-        store.add_aside(b"request", 0, '{"text": "Yes", "prompt_tokens": 7}')
-        store.add_aside(b"request", 1, '{"error": "filtered", "billed": false, "prompt_tokens": 0}')
-        assert store.asides_usage() == Usage(1, 1, 7)
+        keep(
+            store,
+            saved(0),
+            saved(1, -1, "(no choices)", attempts=3, unusable=True),
+            StoredReply(kind="probe", prompt_tokens=7, body='{"text": "Yes"}'),
+            StoredReply(kind="probe", nth=1, queries=0, body='{"error": "filtered"}'),
+        )
+        assert store.usage("probe") == Usage(queries=1, attempts=2, prompt_tokens=7)
         assert store.unusable(0, 2).tolist() == [1]
-        store.forget([1])
-        store.forget_asides()
+        store.forget("design", [1])
+        store.forget("probe")
         assert store.answers(0, 2).tolist() == [1, UNASKED]
-        assert store.aside(b"request", 1) is None
-        assert store.usage() == Usage(1, 5, 207, 2, 20, wasted=2)
+        assert store.reply_body("probe", 0, 0) is None
+        assert store.usage() == Usage(
+            queries=1, attempts=6, prompt_tokens=207, completion_tokens=2, cached_tokens=20, wasted=2
+        )
+        keep(store, saved(1))
+        assert store.answers(0, 2).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("move", [False, True])

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
+from blindcal.asking.governor import LastWord
 from blindcal.asking.job import Job
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round, Usage
-from blindcal.store.run_store import SavedAnswer, Store, usage_of
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round
+from blindcal.store.run_store import Store, StoredReply
 
 ControlKind: TypeAlias = Literal["up", "down", "repeat"]
 
@@ -73,28 +74,30 @@ class ControlAnswer:
     control: Control
     place: int
     after: int
-    saved: SavedAnswer
+    answer: int
 
     @property
     def wrong(self) -> bool:
         """Whether it is a forced query with another answer."""
-        return self.forced and self.saved.answer != self.control.forces
+        return self.forced and self.answer != self.control.forces
 
     @property
     def forced(self) -> bool:
         """Whether it is a forced query with a valid answer."""
-        return self.control.kind != "repeat" and self.saved.answer != INVALID
+        return self.control.kind != "repeat" and self.answer != INVALID
 
 
 def stored_controls(store: Store) -> list[ControlAnswer]:
     """The answered control queries of a run, in the order in which they were answered."""
-    found = (msgspec.json.decode(one, type=ControlAnswer) for one in store.asides(_PREFIX))
-    return sorted(found, key=lambda one: one.place)
+    return [_as_answer(reply, place) for place, reply in enumerate(store.replies("control"))]
 
 
-def controls_usage(answers: Iterable[ControlAnswer]) -> Usage:
-    """What control queries cost."""
-    return usage_of([one.saved for one in answers])
+def _as_answer(reply: StoredReply, place: int) -> ControlAnswer:
+    assert reply.body is not None
+    assert reply.answer is not None
+    about = msgspec.json.decode(reply.body)
+    control = msgspec.convert({**about["control"], "carrier": reply.query, "nth": reply.nth}, Control)
+    return ControlAnswer(control, place, about["after"], reply.answer)
 
 
 class Controls:
@@ -109,7 +112,6 @@ class Controls:
         self._by_carrier: dict[int, list[ControlAnswer]] = {}
         for one in self._answers:
             self._by_carrier.setdefault(one.control.carrier, []).append(one)
-        self.usage = controls_usage(self._answers)
         self._can_force = job.max_shift >= IRRESISTIBLE
 
     def due(self, query: int) -> bool:
@@ -153,18 +155,18 @@ class Controls:
         row = None if biases is None else biases[place]
         return cooler.request(messages, float(asked.shifts[place]), 0.0, biases=row)
 
-    def listen(self, control: Control, reply: Reply, answered: int) -> None:
-        """Keep the answer; raises `UnfitError` if the bias has stopped acting.
+    def stored(self, control: Control, word: LastWord, answered: int) -> StoredReply:
+        """The reply to a control query, to be stored; by now the run has this number of answers."""
+        assert isinstance(word.outcome, Reply)
+        about: dict[str, Any] = {"kind": "control", "query": control.carrier, "nth": control.nth}
+        body = msgspec.json.encode({"control": control, "after": answered}).decode()
+        return self._job.read(word.outcome, body=body, **about, **word.cost)
 
-        ``answered`` is the number of answers of the run so far.
-        """
-        saved = self._job.read(control.carrier, reply, 1)
-        heard = ControlAnswer(control, len(self._answers), answered, saved)
-        key = _PREFIX + str(control.carrier).encode()
-        self._job.store.add_aside(key, control.nth, msgspec.json.encode(heard).decode())
-        self._answers.append(heard)
-        self._by_carrier.setdefault(control.carrier, []).append(heard)
-        self.usage += usage_of([saved])
+    def listen(self, reply: StoredReply) -> None:
+        """Take a reply that is stored into account; raises `UnfitError` if the bias has stopped acting."""
+        answer = _as_answer(reply, len(self._answers))
+        self._answers.append(answer)
+        self._by_carrier.setdefault(reply.query, []).append(answer)
         self.check()
 
     def check(self) -> None:
@@ -196,6 +198,3 @@ def bias_lost(answers: Iterable[ControlAnswer]) -> int | None:
         if sum_ >= _ALARM:
             return since
     return None
-
-
-_PREFIX = b"control:"

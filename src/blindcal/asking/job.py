@@ -1,39 +1,33 @@
-"""What one audit asks, keeps and spends."""
+"""What a run asks: its items, the question about them, and the rounds of its design."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.governor import LastWord
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
-from blindcal.errors import EndpointError
-from blindcal.prices import Prices
 from blindcal.records import (
     INVALID,
     POSITIVE,
-    AnswerTable,
     FloatArray,
     IntArray,
     Item,
-    Progress,
     Reply,
     Request,
     Round,
     Usage,
 )
-from blindcal.store.run_store import UNASKED, AnswerArray, SavedAnswer, Store
+from blindcal.store.run_store import UNASKED, AnswerArray, Store, StoredReply
 from blindcal.text import printable
 
 ALL_INVALID = 50
 NOT_THERE = "an answer that the item does not have"
-HOPELESS = 20  # queries in a row without a usable reply, after which a run may give up
 
 
 class NumberedItems(Protocol):
@@ -44,44 +38,23 @@ class NumberedItems(Protocol):
     def __getitem__(self, number: int, /) -> Item: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """All answers, and why there are no more; ``stopped`` is ``None`` for a finished run.
-
-    ``beside`` is the usage of queries that are not part of the design, and ``failed`` the number of queries
-    that were given up after too many failures.
-    """
-
-    answered: AnswerTable
-    usage: Usage
-    stopped: str | None = None
-    beside: Usage = field(default_factory=Usage)
-    failed: int = 0
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
-    """What one audit asks, keeps and spends.
+    """What a run asks, and the file that keeps the replies.
 
-    ``spent`` is what was paid before (for the probe) and counts against the limits. Shifts are limited to
-    ``max_shift``, the largest that the endpoint does not clamp. Equal queries of a round are asked in one
-    request, ``at_once`` at most. Setting ``stop`` ends the run early and keeps what was paid for. ``answers``
-    is the number of answers, of which an item may have fewer if there are more than two. ``also_check`` is
-    called with every group of answers that is on disk, and ends the run by raising an error.
+    Shifts are limited to ``max_shift``, the largest that the endpoint does not clamp. Equal queries of a
+    round are asked in one request, ``at_once`` at most. ``answers`` is the number of answers, of which an
+    item may have fewer if there are more than two. ``also_check`` is called with every group of answers that
+    is on disk, and ends the run by raising an error.
     """
 
     items: NumberedItems
     question: QuestionFormat
     store: Store
-    limits: Limits = field(default_factory=Limits)
-    prices: Prices | None = None
-    spent: Usage = field(default_factory=Usage)
     max_shift: float = np.inf
-    progress: Callable[[Progress], None] | None = None
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
     at_once: int = 1
     answers: int = 2
-    also_check: Callable[[Sequence[SavedAnswer]], None] | None = None
+    also_check: Callable[[Sequence[StoredReply]], None] | None = None
 
     def forced(self, item: int, answer: int) -> Request:
         """A query about an item whose answer is known if the bias acts: the largest shift decides it."""
@@ -93,64 +66,57 @@ class Job:
         biases[answer] = self.max_shift
         return self.question.request(asked.messages, self.max_shift, 0.0, 0, biases)
 
-    def read(
-        self, query: int, reply: Reply, attempts: int, seconds: float = 0.0, choices: int | None = None
-    ) -> SavedAnswer:
-        """Convert a reply to the answer to store, as the question format reads it.
+    def read(self, reply: Reply, choices: int | None = None, **stored: Any) -> StoredReply:
+        """A reply as the question reads it, to be stored with what else is given.
 
         If the item has only the first ``choices`` of the answers, the others are invalid.
         """
         parsed = self.question.parse(reply)
         if choices is not None and parsed.answer >= choices:
             parsed = ParsedAnswer(INVALID, parsed.text, reason=NOT_THERE)
-        return SavedAnswer(
-            query,
-            parsed.answer,
-            parsed.text,
-            reply.prompt_tokens,
-            reply.completion_tokens,
-            reply.cached_tokens,
-            attempts,
-            round(seconds, 4),
+        return StoredReply(
+            answer=parsed.answer,
+            text=parsed.text,
             served=self.store.served_number(reply.model, reply.fingerprint),
             low=parsed.low,
             high=parsed.high,
             reason=parsed.reason,
             mass=parsed.mass,
+            **stored,
         )
 
-    def read_all(
-        self, queries: Sequence[int], reply: Reply, attempts: int, seconds: float, choices: int | None = None
-    ) -> list[SavedAnswer]:
-        """The answers to store for the queries of one request; a reply may have fewer than were asked for.
+    def outcomes(self, queries: Sequence[int], word: LastWord, choices: int | None) -> list[StoredReply]:
+        """What to store for the queries of one request; a reply may have fewer answers than were asked for.
 
-        What the request cost is stored with the first.
+        What the request cost is stored with the first. Without a usable reply, all are invalid, and their
+        text is the reason.
         """
+        paid = [word.cost, *[{"attempts": 0}] * (len(queries) - 1)]
+        outcome = word.outcome
+        if isinstance(outcome, Reply):
+            answers = zip(queries, paid, (outcome, *outcome.further), strict=False)
+            seconds = round(word.seconds, 4)
+            return [
+                self.read(reply, choices, query=query, seconds=seconds, **cost)
+                for query, cost, reply in answers
+            ]
+        unusable: dict[str, Any] = {
+            "answer": INVALID,
+            "text": printable(f"({outcome.message})"),
+            "unusable": True,
+        }
         return [
-            self.read(query, one, attempts if one is reply else 0, seconds, choices)
-            for query, one in zip(queries, (reply, *reply.further), strict=False)
+            StoredReply(query=query, **unusable, **cost) for query, cost in zip(queries, paid, strict=True)
         ]
 
-    def unusable(self, query: int, error: EndpointError, attempts: int) -> SavedAnswer:
-        """The outcome to store for a query without a usable reply: invalid, with the reason as its text."""
-        billed = error.billed or (0, 0, 0)
-        text = printable(f"({error.message})")
-        return SavedAnswer(query, INVALID, text, *billed, attempts, 0.0, unusable=True)
-
-    def all_unusable(self, queries: Sequence[int], error: EndpointError, attempts: int) -> list[SavedAnswer]:
-        """The outcomes to store for the queries of one request without a usable reply."""
-        first = self.unusable(queries[0], error, attempts)
-        free = replace(first, prompt_tokens=0, completion_tokens=0, cached_tokens=0, attempts=0)
-        return [first, *(replace(free, query=query) for query in queries[1:])]
-
-    def check(self, usage: Usage, saved: Sequence[SavedAnswer]) -> None:
-        """Raise if many replies could be read and none is a valid answer; ``saved`` are the last answers."""
-        replies = usage.queries - usage.unusable
-        last = next((one for one in reversed(saved) if not one.unusable), None)
-        if last is not None and replies >= ALL_INVALID and usage.invalid == usage.queries:
-            raise self.question.complaint(replies, last.text, last.reason)
+    def check(self, usage: Usage, replies: Sequence[StoredReply]) -> None:
+        """Raise if many replies could be read and none is a valid answer; ``replies`` are the last ones."""
+        readable = usage.queries - usage.unusable
+        last = next((reply for reply in reversed(replies) if not reply.unusable), None)
+        if last is not None and readable >= ALL_INVALID and usage.invalid == usage.queries:
+            raise self.question.complaint(readable, last.text, last.reason)
         if self.also_check is not None:
-            self.also_check(saved)
+            self.also_check(replies)
 
 
 @dataclass(frozen=True)
@@ -240,13 +206,3 @@ def asking_order(first: int, asked: Round, at_once: int) -> IntArray:
     numbers = request_numbers(asked, at_once)
     requests = np.random.default_rng(first).permutation(numbers.max() + 1 if numbers.size else 0)
     return np.argsort(np.argsort(requests)[numbers], kind="stable")
-
-
-def reason_in(text: str) -> str:
-    """The reason in the text of an unusable outcome, without its parentheses."""
-    return text.removeprefix("(").removesuffix(")")
-
-
-def as_endpoint_error(error: EndpointError) -> EndpointError:
-    """Turn the error of one reply into an error of the endpoint, for when all replies fail alike."""
-    return EndpointError(error.message, remedy=error.remedy, options=error.options)

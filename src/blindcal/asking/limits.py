@@ -17,6 +17,20 @@ OTHER_FILES = 24
 
 
 @dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why a run ended before its design, in words, and the name of the limit if one ended it."""
+
+    reason: str
+    limit: str | None = None
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+INTERRUPTED = Stopped("interrupted")
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """How fast to ask, and when to stop.
 

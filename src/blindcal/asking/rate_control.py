@@ -92,17 +92,18 @@ class RateLimiter:
     def __init__(self, rpm: float | None = None, tpm: float | None = None) -> None:
         self._per_request = 60.0 / rpm if rpm else 0.0
         self._per_token = 60.0 / tpm if tpm else 0.0
-        self._free = float("-inf")
+        self._request_free = self._tokens_free = float("-inf")
 
     def book(self, now: float, tokens: float) -> float:
         """Book the next slot for a query of about ``tokens`` tokens; returns its time."""
-        start = max(now, self._free)
-        self._free = start + max(self._per_request, tokens * self._per_token)
+        start = max(now, self._request_free, self._tokens_free)
+        self._request_free = start + self._per_request
+        self._tokens_free = start + tokens * self._per_token
         return start
 
     def correct(self, tokens: float) -> None:
         """Correct for a query that took ``tokens`` more tokens (fewer if negative) than were booked."""
-        self._free += tokens * self._per_token
+        self._tokens_free += tokens * self._per_token
 
 
 class SharedPause:

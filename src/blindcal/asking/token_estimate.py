@@ -15,8 +15,6 @@ from blindcal.records import Reply, Request, Usage
 from blindcal.store.run_store import Store
 
 _WARY = 2.0  # factor on the expected tokens, for endpoints that count more tokens than a prompt has bytes
-TOKENS_NOTE = "tokens_estimated"
-"""Note in the run file: the endpoint has not reported all tokens, and some of the counts are estimates."""
 _AROUND = 8  # tokens that a chat format adds around each message, and around the whole
 
 
@@ -27,6 +25,7 @@ class TokenEstimator:
     ``estimated`` says that an endpoint has not reported the tokens of some.
     """
 
+    store: Store | None = None
     answered: int = 0
     size: int = 0
     tokens: int = 0
@@ -38,25 +37,26 @@ class TokenEstimator:
         self.size += size
         self.tokens += tokens
 
-    def count(self, reply: Reply, request: Request, store: Store) -> Reply:
+    def count(self, reply: Reply, request: Request) -> Reply:
         """Learn from a reply; one that comes without its tokens gets an estimate, which the store notes."""
         size = bytes_of(request)
         if reply.prompt_tokens:
             self.learn(size, reply.prompt_tokens)
             return reply
         self.answered += 1
-        prompt, completion, _ = self._estimate(request, store)
+        prompt, completion, _ = self._estimate(request)
         return replace(reply, prompt_tokens=prompt, completion_tokens=completion)
 
-    def bill(self, error: EndpointError, request: Request, store: Store) -> None:
+    def bill(self, error: EndpointError, request: Request) -> None:
         """Estimate the tokens of a reply that was served, cannot be used and comes without them."""
         if error.billed is not None and not error.billed[0]:
-            error.billed = self._estimate(request, store)
+            error.billed = self._estimate(request)
 
-    def _estimate(self, request: Request, store: Store) -> tuple[int, int, int]:
+    def _estimate(self, request: Request) -> tuple[int, int, int]:
         if not self.estimated:
             self.estimated = True
-            store.set_note(TOKENS_NOTE, True)
+            if self.store is not None:
+                self.store.set_note("tokens_estimated", True)
         prompt = max(1, round(self.expected(bytes_of(request))))
         return prompt * request.n, request.max_tokens * request.n, 0
 
@@ -69,7 +69,14 @@ class TokenEstimator:
         size = bytes_of(request)
         mean = self.tokens / max(1, self.answered)  # some endpoints add their own prompt
         most = max(_WARY * self.expected(size), _WARY * mean, size + _AROUND * (1 + len(request.messages)))
-        return prices.cost(Usage(1, 1, round(most) * request.n, request.max_tokens * request.n))
+        return prices.cost(
+            Usage(
+                queries=1,
+                attempts=1,
+                prompt_tokens=round(most) * request.n,
+                completion_tokens=request.max_tokens * request.n,
+            )
+        )
 
 
 def bytes_of(request: Request) -> int:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.asking.job import HOPELESS
 from blindcal.records import IntArray
 
+HOPELESS = 20
+"""Queries in a row without a usable reply, after which a run may give up."""
 _OPEN, _USABLE, _UNUSABLE, _SKIPPED = range(4)  # what has become of a query
 
 

@@ -8,7 +8,6 @@ import msgspec
 
 from blindcal.auditing.prepare import Prepared
 from blindcal.errors import InputError
-from blindcal.records import Usage
 from blindcal.results.certificate import AskedAs
 from blindcal.settings import Settings
 from blindcal.text import printable
@@ -47,7 +46,7 @@ def preparation_as_asked(asked: AskedAs, source: AskedSource) -> Prepared:
         found = msgspec.convert(asked.ready, Prepared)
     except msgspec.ValidationError as error:
         raise _unusable(source, error) from None
-    return replace(found, spent=Usage(), size=0, probe=None)
+    return replace(found, probe=None)
 
 
 def _unusable(source: AskedSource, error: Exception) -> InputError:

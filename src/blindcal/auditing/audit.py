@@ -14,18 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from blindcal.asking.context import answers_kept, ignore, opened_endpoint, unless_stopped, wait_for
 from blindcal.asking.controls import Controls
-from blindcal.asking.job import RunOutcome
-from blindcal.asking.limits import Limits, check_cost_known
-from blindcal.asking.sender import ask_live
-from blindcal.atomic_write import writing
+from blindcal.asking.governor import Governor
+from blindcal.asking.limits import Limits, Stopped
+from blindcal.asking.opened_run import answers_kept, opened_run
+from blindcal.asking.run_context import RunContext, blocking
+from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing.audit_design import AuditDesign, audit_design
 from blindcal.auditing.conclude import conclude, write_files
 from blindcal.auditing.prepare import Prepared, job_of, prepare
 from blindcal.auditing.session import Session, begin, check_affords_probe, control_every, settle
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import check_key
 from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
@@ -35,48 +34,10 @@ from blindcal.records import Progress, Targets
 from blindcal.results.oracle import Truth, read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import Store
 from blindcal.text import printable
 
 T = TypeVar("T")
-
-
-def audit(
-    items: str | Path,
-    settings: Settings,
-    *,
-    out: str | Path | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
-    oracle: str | Path | None = None,
-    force: bool = False,
-    endpoint: Endpoint | None = None,
-    targets: Targets | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
-) -> AuditResult:
-    """Audit a model and wait for the result; also works in notebooks, which already run an event loop.
-
-    The parameters are those of ``audit_async``. Ctrl-C stops asking, keeps the answers under way
-    and then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
-    """
-    return wait_for(
-        lambda stop: audit_async(
-            items,
-            settings,
-            out=out,
-            limits=limits,
-            prices=prices,
-            oracle=oracle,
-            force=force,
-            endpoint=endpoint,
-            targets=targets,
-            progress=progress,
-            stage=stage,
-            stop=stop,
-        ),
-        stage,
-    )
 
 
 async def audit_async(
@@ -132,44 +93,38 @@ async def audit_async(
         If asking on is useless; every answer so far is kept.
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
-    tell = stage or ignore
-    check_cost_known(limits, prices)
-    with writing(folder):
-        begun = (folder / RUN_FILE).exists()
-    if endpoint is None:
-        check_key(settings.endpoint, begun=begun)
-    limits = (limits or Limits()).within_open_files()
-    tell("reading items")
-    loaded = await asyncio.to_thread(open_items, items, settings.prompt)
-    with Store.open(folder / RUN_FILE) as store:
-        stop = stop or asyncio.Event()
-        session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
-        session = await asyncio.to_thread(begin, session)
+    run = RunContext.of(limits, prices, progress, stage, stop)
+    async with opened_run(folder, settings.endpoint, run, endpoint, Store) as (store, governor):
+        run.tell("reading items")
+        loaded = await asyncio.to_thread(open_items, items, settings.prompt)
+        session = await asyncio.to_thread(begin, Session(loaded, settings, store, run))
         check_affords_probe(session)
         wanted = None if session.settings.auto else await asyncio.to_thread(audit_design, session)
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
-        started, known = time.monotonic(), store.usage().queries
-        async with opened_endpoint(endpoint, settings.endpoint) as model:
-            prepared = await unless_stopped(stop, prepare(session, model, targets=targets, force=force))
-            if wanted is None:
-                session = settle(session, prepared.method)
-                wanted = await asyncio.to_thread(audit_design, session)
-                truth = await asyncio.to_thread(_read_oracle, session, oracle)
-            tell("asking")
-            outcome = await _ask(session, prepared, wanted, model, force)
+        started, known = time.monotonic(), store.usage("design").queries
+        prepared = await prepare(session, governor, targets=targets, force=force)
+        if wanted is None:
+            session = settle(session, prepared.method)
+            wanted = await asyncio.to_thread(audit_design, session)
+            truth = await asyncio.to_thread(_read_oracle, session, oracle)
+        run.tell("asking")
+        outcome = await _ask(session, prepared, wanted, governor, force)
         if outcome.stopped is not None and not len(outcome.answered):
-            raise _stopped_early(session, prepared, outcome.stopped)
+            raise _stopped_early(session, outcome.stopped)
         seconds = store.note("seconds") or 0.0
         if outcome.usage.queries > known:
             seconds += time.monotonic() - started
             store.set_note("seconds", seconds)
         parts = len(set(loaded.parts or ()))
-        tell(f"estimating, also each of {parts} parts" if parts else "estimating")
+        run.tell(f"estimating, also each of {parts} parts" if parts else "estimating")
         result = await asyncio.to_thread(conclude, session, prepared, wanted, outcome, seconds, truth)
-        tell("writing the report")
+        run.tell("writing the report")
         with answers_kept():
             await asyncio.to_thread(write_files, session, result, folder)
     return result
+
+
+audit = blocking(audit_async)
 
 
 def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
@@ -189,18 +144,18 @@ def default_folder(items: str | Path, model: str) -> Path:
 
 
 async def _ask(
-    session: Session, prepared: Prepared, wanted: AuditDesign, endpoint: Endpoint, force: bool
+    session: Session, prepared: Prepared, wanted: AuditDesign, governor: Governor, force: bool
 ) -> RunOutcome:
     """Get the queries of a design answered, with controls among them."""
     job = job_of(session, prepared)
     seen = prepared.probe is not None and prepared.objection is None  # the probe saw the bias act
     controls = Controls(job, every=control_every(session) if seen else None, force=force)
-    return await ask_live(wanted.design, job, endpoint, planned=wanted.planned, controls=controls)
+    return await ask_design(wanted.design, job, governor, planned=wanted.planned, controls=controls)
 
 
-def _stopped_early(session: Session, prepared: Prepared, why: str) -> NotIdentifiedError:
+def _stopped_early(session: Session, why: Stopped) -> NotIdentifiedError:
     return NotIdentifiedError(
-        f"{printable(why)} before the first answer: the probe alone took {prepared.spent.queries} queries, "
-        f"and {len(session.items)} items are to be asked; nothing is lost: run the same again, with a higher "
-        "limit if one was reached"
+        f"{printable(why.reason)} before the first answer: the probe alone took "
+        f"{session.store.usage('probe').queries} queries, and {len(session.items)} items are to be asked",
+        remedy="nothing is lost: run the same again, with a higher limit if one was reached",
     )

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.asking.job import RunOutcome, reason_in
-from blindcal.asking.token_estimate import TOKENS_NOTE
+from blindcal.asking.sender import RunOutcome
 from blindcal.auditing.audit_design import AuditDesign
 from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import Prepared
@@ -36,7 +35,7 @@ from blindcal.results.result import (
     Spend,
 )
 from blindcal.results.tables import ANSWERS_FILE, write_answers
-from blindcal.store.run_store import NOISE_NOTE, Store
+from blindcal.store.run_store import Store
 from blindcal.text import encodable, printable
 
 EXAMPLE_CHARACTERS = 20_000
@@ -66,10 +65,10 @@ def conclude(
         items.labels,
         outcome.answered,
         prepared.jitter,
-        slack=session.limits.concurrency,
+        slack=session.run.limits.concurrency,
         at_once=prepared.at_once,
     )
-    session.store.set_note(NOISE_NOTE, msgspec.to_builtins(noise.posterior))
+    session.store.set_note("noise", msgspec.to_builtins(noise.posterior))
     evidence = Evidence(
         settings.design.method,
         asked.design,
@@ -97,7 +96,7 @@ def conclude(
         blindcal=version("blindcal"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         complete=outcome.stopped is None,
-        stopped=None if outcome.stopped is None else printable(outcome.stopped),
+        stopped=None if outcome.stopped is None else printable(outcome.stopped.reason),
         items=encodable(str(items.path)),
         model=settings.endpoint.model,
         method=settings.design.method,
@@ -108,7 +107,7 @@ def conclude(
         by=settings.prompt.by_field,
         invalid_reasons=reasons | _unusable_reasons(session.store),
         counts=_counts(evidence, members.size, stopped=outcome.stopped is not None),
-        spend=_spend(session, prepared, outcome),
+        spend=Spend.of(session.store, session.run.prices),
         seconds=round(seconds, 3),
         targets=prepared.targets,
         example=_example(items, question, answered, settings.prompt.keep_prompts),
@@ -128,7 +127,7 @@ def conclude(
 def _unusable_reasons(store: Store) -> dict[str, int]:
     """Why queries have no usable reply, and how often: the commonest reasons, and all others together."""
     found = list(store.unusable_reasons().items())
-    reasons = {reason_in(text): count for text, count in found[:MOST_REASONS]}
+    reasons = {text.removeprefix("(").removesuffix(")"): count for text, count in found[:MOST_REASONS]}
     others = sum(count for _, count in found[MOST_REASONS:])
     return reasons | ({"other reasons": others} if others else {})
 
@@ -160,18 +159,6 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
         unanswered=members - items.size if stopped else 0,
         groups=evidence.group_count(items),
         each=() if two else tuple(each),
-    )
-
-
-def _spend(session: Session, prepared: Prepared, outcome: RunOutcome) -> Spend:
-    answered = outcome.usage + outcome.beside
-    paid, prices = prepared.spent + answered, session.prices
-    return Spend.of(
-        paid,
-        prices,
-        probe=prepared.spent.queries,
-        controls=outcome.beside.queries,
-        estimated=bool(session.store.note(TOKENS_NOTE)),
     )
 
 

@@ -20,13 +20,11 @@ from blindcal.records import IntArray
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
 
-_NOTE = "stages"
-
 
 def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArray] | None:
     """The items in the sample, by the stage in which they joined; ``None`` if all are asked at once."""
     n, wanted = len(items), settings.design.sample
-    noted = store.note(_NOTE)
+    noted = store.note("stages")
     if noted is None and (wanted is None or wanted >= n):
         return None
     before = [np.flatnonzero(_unpacked(one, n)) for one in noted or ()]
@@ -42,7 +40,7 @@ def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArr
                 remedy="choose another folder with {out}",
                 options={"out": ...},
             )
-        store.set_note(_NOTE, [_packed(stage, n) for stage in stages])
+        store.set_note("stages", [_packed(stage, n) for stage in stages])
     return list(stages)
 
 

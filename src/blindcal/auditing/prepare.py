@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
-from blindcal.asking.context import accepted_fields, patient_of
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
 from blindcal.auditing.session import Session
-from blindcal.endpoints import tokens
+from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
@@ -38,7 +38,6 @@ from blindcal.records import (
     Semantics,
     Targets,
     Token,
-    Usage,
     Way,
 )
 from blindcal.settings import Settings
@@ -51,8 +50,7 @@ class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
     ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
-    could not verify although the estimates depend on it. ``spent`` is what finding out cost, and ``size`` the
-    total bytes of its prompts. ``method`` is the chosen
+    could not verify although the estimates depend on it. ``method`` is the chosen
     one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
     the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
     ``at_once`` answers are asked for in one request.
@@ -61,11 +59,9 @@ class Prepared:
     targets: Targets
     max_shift: float
     jitter: float = 0.0
-    spent: Usage = field(default_factory=Usage)
     probe: Probe | None = None
     objection: str | None = None
     unverified: str | None = None
-    size: int = 0
     method: str = ""
     answer_format: AnswerFormat = "word"
     constraint: ConstraintName | None = None
@@ -96,9 +92,9 @@ class Prepared:
         return TokenQuestion(
             self.targets,
             design.offset,
-            method.biased,
-            seed,
-            method.tempered,
+            biased=method.biased,
+            seed=seed,
+            tempered=method.tempered,
             max_tokens=most,
             constraint=self.constraint,
             own_noise=design.seed if self.own_noise(method) else None,
@@ -113,40 +109,32 @@ class Prepared:
 
 
 async def prepare(
-    session: Session, endpoint: Endpoint, *, targets: Targets | None = None, force: bool = False
+    session: Session, governor: Governor, *, targets: Targets | None = None, force: bool = False
 ) -> Prepared:
     """Choose the answer tokens and probe the endpoint, or read back what was found before.
 
     Raises `UnfitError` if the probe finds the endpoint unfit for the method, unless ``force`` is set.
     """
-    store = session.store
-    if isinstance(endpoint, HttpEndpoint):
-        endpoint.accepted = accepted_fields(store)
-    noted = store.note("ready")
+    noted = session.store.note("ready")
     if noted is not None:
         return msgspec.convert(noted, Prepared)
     if session.settings.probed:
-        prepared = await _with_probe(session, endpoint, targets, force)
+        prepared = await _with_probe(session, governor, targets, force)
     else:
         prepared = _without_probe(session, targets)
-    store.set_note("ready", msgspec.to_builtins(prepared))
+    session.store.set_note("ready", msgspec.to_builtins(prepared))
     return prepared
 
 
 def job_of(session: Session, prepared: Prepared) -> Job:
     """The job of a session, as its preparation found that it is to be asked."""
     return Job(
-        session.items,
-        prepared.question(session.settings),
-        session.store,
-        session.limits,
-        session.prices,
-        prepared.spent,
-        prepared.max_shift,
-        session.progress,
-        session.stop,
-        prepared.at_once,
-        len(session.items.answers) or 2,
+        items=session.items,
+        question=prepared.question(session.settings),
+        store=session.store,
+        max_shift=prepared.max_shift,
+        at_once=prepared.at_once,
+        answers=len(session.items.answers) or 2,
     )
 
 
@@ -157,40 +145,38 @@ def _without_probe(session: Session, targets: Targets | None) -> Prepared:
     return Prepared(targets=targets or _words(settings), max_shift=room)
 
 
-async def _with_probe(session: Session, endpoint: Endpoint, targets: Targets | None, force: bool) -> Prepared:
+async def _with_probe(session: Session, governor: Governor, targets: Targets | None, force: bool) -> Prepared:
     settings, design, items = session.settings, session.settings.design, session.items
     check_semantics(settings)
     choosing = MethodChoice(settings, len(items)) if settings.auto else None
     sample = probe_sample(items, design.seed)
-    remembered = RememberedEndpoint(endpoint, session, probe_queries(several=items.choices is not None))
-    patient = patient_of(session, remembered)
+    expected, endpoint = probe_queries(several=items.choices is not None), governor.endpoint
+    asked = GovernedEndpoint(governor, session.store, expected=expected)
     if targets is not None:
-        choice = tokens.Choice(targets, {}, 0)
+        choice = tokens.Choice(targets)
     else:
         if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
-            session.tell(odd)
-        session.tell("choosing answer tokens")
-        choice = await choose_tokens(endpoint, patient, sample[-PILOTS:], settings)
-    session.tell("probing the endpoint")
-    found = await probe_sampled(patient, sample, choice, settings, choosing)
+            session.run.tell(odd)
+        session.run.tell("choosing answer tokens")
+        choice = await choose_tokens(endpoint, asked, sample[-PILOTS:], settings)
+    session.run.tell("probing the endpoint")
+    found = await probe_sampled(asked, sample, choice, settings, choosing)
     name = design.method if choosing is None else _chosen(session, choosing, found, choice.no_ids, force)
     method = METHODS[name]
     unfit = objection(found, method)
     if unfit is not None and choice.doubt:
         unfit = f"{unfit}; {choice.doubt}"
     if unfit is not None and not force:
-        session.store.forget_asides()
+        session.store.forget("probe")
         raise _refusal(found, name, unfit)
     targets = choice.targets
     return Prepared(
         targets=targets if method.biased else replace(targets, semantics=_semantics(settings, method)),
-        spent=remembered.paid,
         max_shift=found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
         jitter=found.noise if method.biased else 0.0,
         probe=found,
         objection=unfit,
         unverified="the scale of logit_bias" if method.biased and found.scale_unknown else None,
-        size=remembered.tokens.size,
         method=name,
         answer_format="word" if method.biased else found.answer_format,
         constraint=found.constraint if method.way == "temperature" else None,
@@ -212,9 +198,9 @@ def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str,
     if best is None and force:
         return ASSUMED
     if best is None:
-        session.store.forget_asides()
+        session.store.forget("probe")
         raise _refusal(found, AUTO, found.reason, no_ids)
-    session.tell(f"chose {choosing.line(best, found)}")
+    session.run.tell(f"chose {choosing.line(best, found)}")
     return best.method
 
 
@@ -291,40 +277,23 @@ async def choose_tokens(
     """Choose the answer tokens that the settings ask for; pilot queries go through ``patient``."""
     prompt = settings.prompt
     if settings.free_text:
-        return tokens.Choice(_words(settings), {}, 0, no_ids="free text needs none")
+        return tokens.Choice(_words(settings), no_ids="free text needs none")
     if not isinstance(endpoint, HttpEndpoint):
         raise InputError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
     try:
         if by_hand:
-            vocabulary = tokens.Vocabulary(tokens.served(endpoint, settings.endpoint.model))
+            known = vocabulary.Vocabulary(vocabulary.served(endpoint, settings.endpoint.model))
         else:
-            vocabulary = await tokens.find(endpoint, patient, pilots[0], prompt.tokenizer)
-        if len(settings.answer_words) > 2:
-            return await _choose_answers(patient, pilots, vocabulary, settings)
-        positive = await tokens.candidates(settings.answer_words[0], vocabulary.encode, prompt.positive_ids)
-        negative = await tokens.candidates(settings.answer_words[1], vocabulary.encode, prompt.negative_ids)
-        return await tokens.choose(
-            patient, pilots, positive, negative, settings.target_semantics, unsure=vocabulary.unsure
-        )
+            known = await vocabulary.find(endpoint, patient, pilots[0], prompt.tokenizer)
+        ids = prompt.positive_ids, prompt.negative_ids
+        answers = await tokens.candidates_of(settings.answer_words, known.encode, ids)
+        return await tokens.choose(patient, pilots, answers, settings.target_semantics, unsure=known.unsure)
     except UnfitError as error:
         if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
-        return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0, no_ids=error.message)
-
-
-async def _choose_answers(
-    patient: Endpoint, pilots: Sequence[Item], vocabulary: tokens.Vocabulary, settings: Settings
-) -> tokens.Choice:
-    """Choose one token for each of more than two answers, or with ``max`` semantics all of them."""
-    answers = [
-        await tokens.candidates(word, vocabulary.encode, choice=True) for word in settings.answer_words
-    ]
-    if settings.target_semantics == "max":
-        tokens.check_clashes(answers)
-        return tokens.Choice(Targets((), (), "max", tuple(answers)), {}, 0)
-    return await tokens.choose_answers(patient, pilots, answers, unsure=vocabulary.unsure)
+        return tokens.Choice(replace(_words(settings), semantics="sum"), no_ids=error.message)
 
 
 def check_semantics(settings: Settings) -> None:
@@ -340,10 +309,8 @@ def check_semantics(settings: Settings) -> None:
 
 def _words(settings: Settings) -> Targets:
     """The answer words with meaningless token ids, for methods that need no token of the vocabulary."""
-    words = settings.answer_words
-    if len(words) > 2:
-        return Targets((), (), answers=tuple((Token(number, word),) for number, word in enumerate(words)))
-    return Targets((Token(0, words[0]),), (Token(1, words[1]),))
+    words = enumerate(settings.answer_words)
+    return tokens.targets_of([[Token(number, word)] for number, word in words])
 
 
 def objection(found: Probe, method: Method) -> str | None:

@@ -7,16 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.asking.context import unless_stopped, wait_for
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
+from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import RunContext, blocking
 from blindcal.auditing.choice import MethodChoice
 from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens, probe_sample, probe_sampled
-from blindcal.endpoints.base import Endpoint, Patient
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.tokens import Choice
 from blindcal.items.catalogue import open_items
 from blindcal.planning.plan import PROBE_QUERIES
 from blindcal.probing.findings import Probe, ProbeVerdict
-from blindcal.records import Progress, Reply, Request, Usage
+from blindcal.records import Progress
 from blindcal.settings import Settings
 from blindcal.text import printable
 
@@ -48,12 +50,14 @@ class EndpointProbe:
         return f"EndpointProbe({self.verdict}: {printable(self.reason, 100)}, {self.queries} queries)"
 
 
-def probe(
+async def _probe(
     items: str | Path,
     settings: Settings,
     *,
+    limits: Limits | None = None,
     progress: Callable[[Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
 ) -> EndpointProbe:
     """Find out with about 170 queries whether and how an endpoint can be audited.
 
@@ -76,44 +80,20 @@ def probe(
     FatalError
         If the key, the model or the address is wrong, or no token of the model is an answer word.
     """
-    return wait_for(lambda stop: unless_stopped(stop, _probe(items, settings, progress, stage)), None)
-
-
-async def _probe(
-    items: str | Path,
-    settings: Settings,
-    progress: Callable[[Progress], None] | None,
-    stage: Callable[[str], None] | None,
-) -> EndpointProbe:
-    check_key(settings.endpoint)
+    settings.endpoint.check_key()
     loaded = await asyncio.to_thread(open_items, items, settings.prompt)
     settings = settings.resolved(len(loaded), loaded.words)
     check_semantics(settings)
     choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
     sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
-        patient = Patient(_Counted(model, progress), tell=stage)
-        if stage is not None and (odd := await model.unlisted()) is not None:
-            stage(odd)
-        choice = await choose_tokens(model, patient, sample[-PILOTS:], settings)
-        found = await probe_sampled(patient, sample, choice, settings, choosing)
+        governor = Governor(model, RunContext.of(limits, None, progress, stage, stop))
+        asked = GovernedEndpoint(governor, expected=PROBE_QUERIES)
+        if (odd := await model.unlisted()) is not None:
+            governor.run.tell(odd)
+        choice = await choose_tokens(model, asked, sample[-PILOTS:], settings)
+        found = await probe_sampled(asked, sample, choice, settings, choosing)
         return EndpointProbe(choice, found, choosing)
 
 
-class _Counted:
-    """An endpoint that reports the progress after every reply."""
-
-    def __init__(self, endpoint: Endpoint, progress: Callable[[Progress], None] | None) -> None:
-        self._endpoint, self._progress = endpoint, progress
-        self._usage = Usage()
-
-    async def ask(self, request: Request) -> Reply:
-        reply = await self._endpoint.ask(request)
-        self._usage += reply.usage
-        if self._progress is not None:
-            done = self._usage.queries
-            self._progress(Progress(done, max(done, PROBE_QUERIES), self._usage, None, 1, probing=True))
-        return reply
-
-    async def close(self) -> None:
-        await self._endpoint.close()
+probe = blocking(_probe)

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from blindcal.asking.context import ignore
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import RunContext
 from blindcal.errors import InputError
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, control_spacing
 from blindcal.planning.plan import probe_queries
-from blindcal.prices import CHARACTERS_A_TOKEN, Prices
-from blindcal.records import Progress, Usage, Way
+from blindcal.prices import CHARACTERS_A_TOKEN
+from blindcal.records import Usage, Way
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
 
 ONCE: tuple[Way, ...] = ("logprobs", "stated confidence")
 """Ways to audit in which asking an item again tells nothing more."""
-_EVERY_NOTE = "control_every"
 _CLEARLY = 1.5  # factor by which the estimated cost of the probe may exceed the limit
 
 
 @dataclass(frozen=True)
 class Session:
-    """An audit under way: its items, settings (with all defaults once it has begun), run file and limits.
-
-    ``tell`` is called with a description of each step, ``progress`` with the progress. Setting ``stop`` ends
-    the audit early.
-    """
+    """An audit under way: its items, settings (with all defaults once it has begun), run file and context."""
 
     items: Items
     settings: Settings
     store: Store
-    limits: Limits = field(default_factory=Limits)
-    prices: Prices | None = None
-    progress: Callable[[Progress], None] | None = None
-    tell: Callable[[str], None] = ignore
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    run: RunContext
 
 
 def begin(session: Session) -> Session:
@@ -76,12 +64,12 @@ def check_affords_probe(session: Session) -> None:
 
     Tokens are estimated from the mean number of characters per item.
     """
-    max_cost, prices, items = session.limits.max_cost, session.prices, session.items
+    max_cost, prices, items = session.run.limits.max_cost, session.run.prices, session.items
     if max_cost is None or prices is None or session.store.note("ready") is not None:
         return
     count = probe_queries(several=items.choices is not None)
     tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
-    cost = prices.cost(Usage(count, count, tokens, count))
+    cost = prices.cost(Usage(queries=count, attempts=count, prompt_tokens=tokens, completion_tokens=count))
     if cost > _CLEARLY * max_cost:
         raise InputError(
             f"{{max_cost}} does not pay for the probe: its about {count} queries cost about ${cost:.2g}; "
@@ -98,8 +86,8 @@ def control_every(session: Session) -> int | None:
     design = session.settings.design
     if not METHODS[design.method].biased:
         return None
-    found = session.store.note(_EVERY_NOTE)
+    found = session.store.note("control_every")
     if found is None:
         found = control_spacing(design.sample or len(session.items))
-        session.store.set_note(_EVERY_NOTE, found)
+        session.store.set_note("control_every", found)
     return int(found)

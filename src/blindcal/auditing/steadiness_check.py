@@ -109,10 +109,10 @@ def _control_counts(
 ) -> tuple[ControlCounts, AnswerTable]:
     """Counts of the control answers, and those to repeated queries whose first answer is valid too."""
     forced = [one for one in controls if one.forced]
-    again = [one for one in controls if one.control.kind == "repeat" and one.saved.answer != INVALID]
+    again = [one for one in controls if one.control.kind == "repeat" and one.answer != INVALID]
     again = [one for one in again if answers[one.control.again] not in (INVALID, UNASKED)]
     queries = np.array([one.control.again for one in again], np.int64)
-    second = np.array([one.saved.answer for one in again], np.int64)
+    second = np.array([one.answer for one in again], np.int64)
     shifts = np.concatenate([np.empty(0), *(asked.shifts for asked in rounds)])
     items = np.concatenate([np.empty(0, np.int64), *(asked.items for asked in rounds)])
     repeats = AnswerTable(items[queries], shifts[queries], np.zeros(queries.size), second)
@@ -124,13 +124,13 @@ def _control_counts(
 def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
     """The models that the replies name, by first appearance in the order of asking."""
     rows, found = store.served(), []
-    for number, (model, fingerprint) in enumerate(store.served_names(), 1):
+    for number, name in enumerate(store.served_names(), 1):
         own = places[rows[rows[:, 1] == number, 0]]
         if own.size:
             found.append(
                 ServerName(
-                    model=model,
-                    fingerprint=fingerprint,
+                    model=name.model,
+                    fingerprint=name.fingerprint,
                     answers=own.size,
                     first=int(own.min()),
                     last=int(own.max()),

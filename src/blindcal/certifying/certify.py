@@ -20,11 +20,12 @@ import msgspec
 import numpy as np
 from scipy.special import expit
 
-from blindcal.asking.context import accepted_fields, ignore, opened_endpoint, wait_for
 from blindcal.asking.controls import Controls
-from blindcal.asking.job import Job, RunOutcome
-from blindcal.asking.limits import Limits, check_cost_known
-from blindcal.asking.sender import ask_live
+from blindcal.asking.job import Job
+from blindcal.asking.limits import Limits
+from blindcal.asking.opened_run import accepted_fields, opened_run
+from blindcal.asking.run_context import RunContext, blocking
+from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import (
@@ -36,10 +37,10 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
+from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import Address, HttpEndpoint, check_key
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.estimate.certification import (
     CHOOSING,
@@ -69,48 +70,6 @@ FOLDER = "certify-"
 EXPIRES = 90
 _IN_VAIN = 0.001  # chance of passing below which nothing is asked
 _ALGORITHM = 1  # changes with the choice of items or candidates, so that no certification mixes two
-
-
-def certify(
-    run: Run | str | Path,
-    precision: float,
-    *,
-    negative_precision: float | None = None,
-    confidence: float = 0.95,
-    expires: int = EXPIRES,
-    out: str | Path | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-    endpoint: Endpoint | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
-) -> Certificate:
-    """Certify a threshold of a finished run and wait for the certificate.
-
-    The parameters are those of ``certify_async``. Ctrl-C stops asking, keeps the answers under way and
-    then raises `KeyboardInterrupt`.
-    """
-    return wait_for(
-        lambda stop: certify_async(
-            run,
-            precision,
-            negative_precision=negative_precision,
-            confidence=confidence,
-            expires=expires,
-            out=out,
-            limits=limits,
-            prices=prices,
-            api_key_env=api_key_env,
-            timeout=timeout,
-            endpoint=endpoint,
-            progress=progress,
-            stage=stage,
-            stop=stop,
-        ),
-        stage,
-    )
 
 
 async def certify_async(
@@ -170,16 +129,13 @@ async def certify_async(
     goal = CertifyGoal(precision, negative_precision, confidence)
     if expires < 1:
         raise InputError(f"expires: must be a number of days from 1 up, got {expires!r}")
-    found, tell = opened(run), stage or ignore
+    found, context = opened(run), RunContext.of(limits, prices, progress, stage, stop)
+    tell = context.tell
     check_certifiable(found)
-    check_cost_known(limits, prices)
     asked = _asked_as(found)
     address = _address(found, api_key_env, timeout)
     folder = found.folder / f"{FOLDER}{_name(found, goal)}"
-    if endpoint is None:
-        check_key(address, begun=(folder / RUN_FILE).exists())
-    limits = (limits or Limits()).within_open_files()
-    with Store.open(folder / RUN_FILE) as store:
+    async with opened_run(folder, address, context, endpoint, Store, asked.accepted) as (store, governor):
         await asyncio.to_thread(store.begin, _config(found, goal), asked.items, keep_prompts=False)
         if (noted := store.note("plan")) is None:
             tell("choosing the thresholds to test")
@@ -192,35 +148,28 @@ async def certify_async(
             tell(plan.why)
         watching = _Watch(store, found, plan.reuse, asked.served, tell)
         design = CertifyDesign.of(found, plan, watching.reuse)
-        job = Job(
-            asked.items,
-            TokenQuestion(found.result.targets, float(found.settings["offset"])),
-            store,
-            limits,
-            prices,
-            max_shift=found.max_shift,
-            progress=progress,
-            stop=stop or asyncio.Event(),
-        )
+        question = TokenQuestion(found.result.targets, float(found.settings["offset"]))
+        job = Job(items=asked.items, question=question, store=store, max_shift=found.max_shift)
         tell(f"testing {listed([f'{expit(-one.shifts[0]):.4f}' for one in plan.sides])}, and on from there")
-        async with opened_endpoint(endpoint, address) as model:
-            if isinstance(model, HttpEndpoint):
-                model.accepted = asked.accepted
-            controls = Controls(job, every=plan.control_every)
-            outcome = await ask_live(design, job, model, planned=design.first_queries(), controls=controls)
+        controls = Controls(job, every=plan.control_every)
+        outcome = await ask_design(design, job, governor, planned=design.first_queries(), controls=controls)
         watching.check()
-        if job.stop.is_set():
+        if context.stop.is_set():
             raise _stopped("interrupted", plan, design)
         if outcome.stopped is not None:
-            tell(f"{printable(outcome.stopped)}: what has passed by now counts, and the same again goes on")
+            why = printable(outcome.stopped.reason)
+            tell(f"{why}: what has passed by now counts, and the same again goes on")
         return _conclude(found, goal, plan, asked, design, watching.reuse(), outcome, store, expires, out)
+
+
+certify = blocking(certify_async)
 
 
 class _Watch:
     """Decides while asking which answers may still be reused, by what the replies show of the endpoint."""
 
     def __init__(
-        self, store: Store, run: Run, reuse: Reuse, served: list[list[str]], tell: Callable[[str], None]
+        self, store: Store, run: Run, reuse: Reuse, served: list[ServedModel], tell: Callable[[str], None]
     ) -> None:
         self._store, self._run, self._begun, self._served, self._tell = store, run, reuse, served, tell
 
@@ -230,7 +179,7 @@ class _Watch:
         found, why = before, ""
         if before == "all" and any(one not in self._served for one in self._store.served_names()):
             found = "own"
-            names = [" ".join(filter(None, one)) for one in self._store.served_names()]
+            names = [name.words for name in self._store.served_names()]
             now = printable(listed(names), 120)
             why = f"the endpoint now calls itself {now}: no answer of the run is reused"
         elif before == "all" and self._contradicted():
@@ -272,13 +221,13 @@ class _StoredRun:
     items: list[Item]
     ready: dict[str, Any]
     accepted: Accepted
-    served: list[list[str]]
+    served: list[ServedModel]
 
 
 def _asked_as(run: Run) -> _StoredRun:
     with Store.read(run.folder / RUN_FILE) as store:
         items, ready = store.questions(), store.note("ready") or {}
-        accepted, served = accepted_fields(store), store.served_names()
+        accepted, served = accepted_fields(store) or Accepted(), store.served_names()
     if items is None:
         raise NotIdentifiedError(
             f"{run.folder}: the run keeps only hashes of its prompts, and certifying has to ask them again",
@@ -329,14 +278,15 @@ def _conclude(
     states = design.states(outcome.answered, reuse)
     sides = {state.side.name: _certified(state) for state in states}
     if any(one is None for one in sides.values()):
-        raise _not_certified(states, plan, design, outcome.stopped)
+        raise _not_certified(
+            states, plan, design, None if outcome.stopped is None else outcome.stopped.reason
+        )
     accept, reject = sides["accept"], sides.get("reject")
     assert accept is not None
     made = _date(store, accept, reject)
     _, served = count_controls(store)
     request = decision_request(run, accept.shift, asked.accepted)
     second = None if reject is None else decision_request(run, reject.shift, asked.accepted)
-    paid = outcome.usage + outcome.beside
     certificate = Certificate(
         blindcal=version("blindcal"),
         accept=accept,
@@ -344,11 +294,10 @@ def _conclude(
         level=goal.confidence,
         candidates=sum(len(state.tests) for state in states),
         items=len(plan.items),
-        queries=paid.served,
+        queries=store.usage().served,
         reused=design.reused(outcome.answered, reuse),
         model=run.result.model,
-        served=tuple(ServedModel(one.model, one.fingerprint) for one in served)
-        or tuple(ServedModel(*one) for one in asked.served),
+        served=tuple(ServedModel(one.model, one.fingerprint) for one in served) or tuple(asked.served),
         prompt_digest=prompt_digest(run.settings, run.result.targets),
         made=made,
         expires=made + timedelta(days=expires),

@@ -21,20 +21,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.asking.context import (
-    accepted_fields,
-    answers_kept,
-    ignore,
-    opened_endpoint,
-    unless_stopped,
-    wait_for,
-)
 from blindcal.asking.controls import Controls, bias_lost, stored_controls
-from blindcal.asking.job import RunOutcome
-from blindcal.asking.limits import Limits, check_cost_known
-from blindcal.asking.sender import ask_live
-from blindcal.asking.token_estimate import TOKENS_NOTE
-from blindcal.atomic_write import writing
+from blindcal.asking.governor import Governor
+from blindcal.asking.limits import Limits
+from blindcal.asking.opened_run import answers_kept, opened_run
+from blindcal.asking.run_context import RunContext, blocking
+from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepare import Prepared
@@ -51,7 +43,7 @@ from blindcal.certifying.endpoint_check import (
 )
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
@@ -61,52 +53,11 @@ from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult, write_decisions
 from blindcal.results.result import Spend
 from blindcal.settings import Settings
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import Store
 from blindcal.text import printable
 
 FOLDER = Path("decisions")
-_FINISHED_NOTE = "finished"
 _SOURCE = AskedSource("the certificate", "certify again")
-
-
-def decide(
-    certificate: Certificate | str | Path,
-    items: str | Path,
-    *,
-    out: str | Path | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
-    force: bool = False,
-    id_field: str | None = None,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-    endpoint: Endpoint | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
-) -> DecisionResult:
-    """Decide about items by a certificate, and wait for the decisions.
-
-    The parameters are those of ``decide_async``. Ctrl-C stops asking, keeps the answers under way and
-    then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
-    """
-    return wait_for(
-        lambda stop: decide_async(
-            certificate,
-            items,
-            out=out,
-            limits=limits,
-            prices=prices,
-            force=force,
-            id_field=id_field,
-            api_key_env=api_key_env,
-            timeout=timeout,
-            endpoint=endpoint,
-            progress=progress,
-            stage=stage,
-            stop=stop,
-        ),
-        stage,
-    )
 
 
 async def decide_async(
@@ -169,33 +120,28 @@ async def decide_async(
     settings = certified_settings(certificate, id_field=id_field, api_key_env=api_key_env, timeout=timeout)
     prepared = preparation_as_asked(certificate.settings, _SOURCE)
     folder = Path(out) if out is not None else decision_folder(items, certificate)
-    tell, stop = stage or ignore, stop or asyncio.Event()
-    check_cost_known(limits, prices)
-    with writing(folder):
-        begun = (folder / RUN_FILE).exists()
-    if endpoint is None:
-        check_key(settings.endpoint, begun=begun)
-    limits = (limits or Limits()).within_open_files()
-    tell("reading items")
-    loaded = await asyncio.to_thread(_read_items, items, settings)
-    with Store.open(folder / RUN_FILE) as store:
-        session = Session(loaded, settings, store, limits, prices, progress, tell, stop)
+    run = RunContext.of(limits, prices, progress, stage, stop)
+    accepted = msgspec.convert(certificate.settings.accepted, Accepted | None)
+    async with opened_run(folder, settings.endpoint, run, endpoint, Store, accepted) as (store, governor):
+        run.tell("reading items")
+        loaded = await asyncio.to_thread(_read_items, items, settings)
+        session = Session(loaded, settings, store, run)
         await asyncio.to_thread(_begin, session, certificate)
-        if store.note(_FINISHED_NOTE):  # nothing is asked any more, and doubts were noted
+        if store.note("finished"):  # nothing is asked any more, and doubts were noted
             force = True
         else:
             check_expiry(store, certificate, force=force)
-        async with opened_endpoint(endpoint, settings.endpoint) as model:
-            if isinstance(model, HttpEndpoint):
-                model.accepted = accepted_fields(store)
-            await unless_stopped(stop, check_endpoint(session, certificate, prepared, model, force=force))
-            tell("asking")
-            outcome = await _ask(session, certificate, model, force)
+        await check_endpoint(session, certificate, prepared, governor, force=force)
+        run.tell("asking")
+        outcome = await _ask(session, certificate, governor, force)
         if outcome.stopped is None:
-            store.set_note(_FINISHED_NOTE, True)
-        tell("writing the decisions")
+            store.set_note("finished", True)
+        run.tell("writing the decisions")
         with answers_kept():
             return await asyncio.to_thread(_conclude, session, certificate, outcome, folder)
+
+
+decide = blocking(decide_async)
 
 
 def decision_folder(items: str | Path, certificate: Certificate) -> Path:
@@ -243,8 +189,6 @@ def _begin(session: Session, certificate: Certificate) -> None:
         "items_digest": items.digest,
     }
     store.begin(config, items, keep_prompts=session.settings.prompt.keep_prompts)
-    if store.note("accepted") is None and certificate.settings.accepted is not None:
-        store.set_note("accepted", certificate.settings.accepted)
 
 
 @dataclass(frozen=True)
@@ -265,7 +209,7 @@ class DecisionDesign:
         return make_round(left, np.full(left.size, self.reject)) if left.size else None
 
 
-async def _ask(session: Session, certificate: Certificate, endpoint: Endpoint, force: bool) -> RunOutcome:
+async def _ask(session: Session, certificate: Certificate, governor: Governor, force: bool) -> RunOutcome:
     """Get the answers that decide, with control queries among them if the bias was seen to act."""
     prepared = msgspec.convert(session.store.note("ready"), Prepared)
     job = certified_job(session, certificate, prepared, force=force)
@@ -274,10 +218,10 @@ async def _ask(session: Session, certificate: Certificate, endpoint: Endpoint, f
     n, again = len(session.items), 0.0 if reject is None else 1 - certificate.accept.share
     design = DecisionDesign(n, certificate.accept.shift, reject)
     try:
-        outcome = await ask_live(
+        outcome = await ask_design(
             design,
             job,
-            endpoint,
+            governor,
             planned=round(n * (1 + again)),
             controls=Controls(job, every=every, force=force),
         )
@@ -289,7 +233,7 @@ async def _ask(session: Session, certificate: Certificate, endpoint: Endpoint, f
         ) from None
     if outcome.stopped is not None and not len(outcome.answered):
         raise NotIdentifiedError(
-            f"{printable(outcome.stopped)} before the first answer",
+            f"{printable(outcome.stopped.reason)} before the first answer",
             remedy="nothing is lost: run the same again, with a higher limit if one was reached",
         )
     return outcome
@@ -299,13 +243,11 @@ def _conclude(
     session: Session, certificate: Certificate, outcome: RunOutcome, folder: Path
 ) -> DecisionResult:
     """Write the decisions and their summary."""
-    store, prices = session.store, session.prices
-    prepared = msgspec.convert(store.note("ready"), Prepared)
+    store = session.store
     if bias_lost(stored_controls(store)) is not None:
         note_doubt(store, "logit_bias stopped acting during the run")
     note_other_names(store, certificate)
     found = write_decisions(store, certificate, folder)
-    paid = prepared.spent + outcome.usage + outcome.beside
     decisions = DecisionResult(
         folder=str(folder),
         model=certificate.model,
@@ -315,24 +257,14 @@ def _conclude(
         abstained=found.verdicts["abstain"],
         undecided=len(session.items) - found.verdicts.total(),
         reasons=found.reasons,
-        stopped=None if outcome.stopped is None else printable(outcome.stopped),
+        stopped=None if outcome.stopped is None else printable(outcome.stopped.reason),
         forced=doubts(store),
         level=certificate.level,
         accept=certificate.accept,
         reject=certificate.reject,
         expires=certificate.expires,
         controls=count_controls(store)[0],
-        spend=Spend(
-            queries=paid.served,
-            probe_queries=prepared.spent.queries,
-            attempts=paid.attempts,
-            prompt_tokens=paid.prompt_tokens,
-            completion_tokens=paid.completion_tokens,
-            cached_tokens=paid.cached_tokens,
-            cost=None if prices is None else prices.cost(paid),
-            tokens_estimated=bool(store.note(TOKENS_NOTE)),
-            control_queries=outcome.beside.queries,
-        ),
+        spend=Spend.of(store, session.run.prices),
         labels_ignored=session.items.labels_ignored,
     )
     decisions.save()

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.endpoints.http import Address, HttpEndpoint
-from blindcal.endpoints.parameters import Accepted
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import METHODS
 from blindcal.records import FloatArray, Message
@@ -90,7 +91,7 @@ def decision_request(run: Run, shift: float, accepted: Accepted | None = None) -
         settings["base_url"],
         settings["model"],
         settings["api"],
-        settings["api_version"],
+        api_version=settings["api_version"],
         extra_body=settings["extra_body"],
     )
     endpoint = HttpEndpoint(address, environ={})

@@ -12,7 +12,6 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from blindcal.asking.context import patient_of
 from blindcal.asking.endpoint_identity import (
     NAMELESS,
     ForcedReply,
@@ -21,15 +20,15 @@ from blindcal.asking.endpoint_identity import (
     name_in,
     unknown_names,
 )
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.remembered_endpoint import RememberedEndpoint
 from blindcal.auditing.prepare import Prepared, job_of
 from blindcal.auditing.session import Session
-from blindcal.endpoints.base import Endpoint
 from blindcal.errors import BlindcalError, NotCertifiedError, UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.results.certificate import Certificate
-from blindcal.store.run_store import SavedAnswer, ServedModel, Store
+from blindcal.store.run_store import ServedModel, Store, StoredReply
 from blindcal.text import listed
 
 CHECKED = 6
@@ -37,18 +36,17 @@ CHECKED = 6
 CERTIFY_AGAIN = (
     "certify again, and decide in another folder with {out}; or {force} goes on, and nothing is promised"
 )
-_DOUBTS_NOTE = "doubts"
 
 
 def doubts(store: Store) -> tuple[str, ...]:
     """Why nothing is promised of the decisions of a run, which was forced; empty if it was not."""
-    return tuple(store.note(_DOUBTS_NOTE) or ())
+    return tuple(store.note("doubts") or ())
 
 
 def note_doubt(store: Store, doubt: str) -> None:
     """Note why nothing is promised."""
     if doubt not in doubts(store):
-        store.set_note(_DOUBTS_NOTE, [*doubts(store), doubt])
+        store.set_note("doubts", [*doubts(store), doubt])
 
 
 def note_other_names(store: Store, certificate: Certificate) -> None:
@@ -68,7 +66,7 @@ def check_expiry(store: Store, certificate: Certificate, *, force: bool) -> None
 
 
 async def check_endpoint(
-    session: Session, certificate: Certificate, prepared: Prepared, endpoint: Endpoint, *, force: bool
+    session: Session, certificate: Certificate, prepared: Prepared, governor: Governor, *, force: bool
 ) -> None:
     """Check that the endpoint follows the bias and names itself as certified; noted once it was found.
 
@@ -79,21 +77,21 @@ async def check_endpoint(
     if store.note("ready") is not None:
         _raise_or_note(store, _other_names_so_far(store, certificate), force)
         return
-    session.tell("checking the endpoint")
-    about = RememberedEndpoint(endpoint, session, 2 * CHECKED, for_what="the check of the endpoint")
+    session.run.tell("checking the endpoint")
+    asked = GovernedEndpoint(governor, store, expected=2 * CHECKED, for_what="the check of the endpoint")
     job = certified_job(session, certificate, prepared, force=force)
     chosen = np.random.default_rng(0).permutation(len(job.items))[:CHECKED].tolist()
-    forced = await ask_forced(job, patient_of(session, about), chosen)
+    forced = await ask_forced(job, asked, chosen)
     names = [name_in(one.reply) for one in forced]
     unbiased = _bias_error(forced) if prepared.max_shift >= IRRESISTIBLE else None
     try:
         _raise_or_note(store, unbiased, force)
         _raise_or_note(store, other_names(names, certificate), force)
     except BlindcalError:
-        store.forget_asides()
+        store.forget("probe")
         raise
     objection = None if unbiased is None else unbiased.message
-    prepared = replace(prepared, spent=about.paid, size=about.tokens.size, objection=objection)
+    prepared = replace(prepared, objection=objection)
     store.set_note("ready", msgspec.to_builtins(prepared))
 
 
@@ -112,17 +110,17 @@ def other_names(heard: Iterable[ServedModel], certificate: Certificate) -> NotCe
 
 
 def _other_names_so_far(store: Store, certificate: Certificate) -> NotCertifiedError | None:
-    return other_names([ServedModel(*name) for name in store.served_names()], certificate)
+    return other_names(store.served_names(), certificate)
 
 
 def certified_job(session: Session, certificate: Certificate, prepared: Prepared, *, force: bool) -> Job:
     """What is asked; unless it is forced, the job ends once a reply names what was not certified."""
     store = session.store
 
-    def check_names(saved: Sequence[SavedAnswer]) -> None:
+    def check_names(saved: Sequence[StoredReply]) -> None:
         names = store.served_names()
         readable = {one.served for one in saved if not one.unusable}
-        named = [ServedModel(*names[number - 1]) if number else NAMELESS for number in readable]
+        named = [names[number - 1] if number else NAMELESS for number in readable]
         if (error := other_names(named, certificate)) is not None:
             raise error
 

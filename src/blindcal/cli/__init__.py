@@ -26,6 +26,8 @@ from blindcal.text import encodable, printable
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 INTERRUPTED = 130
+CONTINUED = ("audit", "certify", "decide", "watch")
+"""Commands that continue their runs."""
 AUDIT_THREAD = "blindcal-audit"
 COMMANDS = {
     "demo": "Audit a small model on this machine: no key, no cost.",
@@ -91,7 +93,8 @@ class LazyGroup(click.Group):
                 raise
             raise click.UsageError(safe, error.ctx) from None
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            kept = "; everything answered is kept: the same command goes on with it"
+            click.echo(f"interrupted{kept if ctx.invoked_subcommand in CONTINUED else ''}", err=True)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:  # the reader of standard output has seen enough, and click ends in silence
             raise

@@ -9,7 +9,7 @@ import click
 
 from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit, default_folder
-from blindcal.cli import INTERRUPTED, options
+from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field, print_stage
 from blindcal.cli.plan import print_plan
 from blindcal.cli.result_summary import print_result
@@ -122,9 +122,6 @@ def command(
     except UnfitError as error:
         print_error(error)
         context.exit(UNFIT)
-    except KeyboardInterrupt:
-        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
-        context.exit(INTERRUPTED)
     if as_json:
         click.echo(result.to_json(), nl=False)
     elif not quiet:

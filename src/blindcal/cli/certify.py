@@ -17,7 +17,7 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
-from blindcal.cli import INTERRUPTED, options
+from blindcal.cli import options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotCertifiedError, UnfitError
@@ -149,9 +149,6 @@ def command(
     except UnfitError as error:
         print_error(error)
         context.exit(UNFIT)
-    except KeyboardInterrupt:
-        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
-        context.exit(INTERRUPTED)
     if as_json:
         click.echo(made.to_json(), nl=False)
     elif not quiet:
@@ -190,7 +187,13 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
     design = CertifyDesign.of(run, plan)
     first, most = map(plan.with_controls, (design.first_queries(), design.most_queries(plan.reuse)))
     tokens = spend.prompt_tokens / max(1, spend.queries)
-    cost = None if prices is None else prices.cost(Usage(most, most, round(tokens * most), most))
+    cost = (
+        None
+        if prices is None
+        else prices.cost(
+            Usage(queries=most, attempts=most, prompt_tokens=round(tokens * most), completion_tokens=most)
+        )
+    )
     if as_json:
         click.echo(
             json_line(

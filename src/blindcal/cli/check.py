@@ -19,6 +19,7 @@ from blindcal.records import level_percent
 from blindcal.report import check_summary
 from blindcal.results.certificate import is_certificate
 from blindcal.results.check import CheckResult, Verdict, check
+from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
 EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
@@ -217,8 +218,7 @@ def _print_parts(run: CheckResult) -> None:
 
 
 def _record(run: CheckResult) -> dict[str, Any]:
-    counted = run.certificate if run.result is None else run.result.counts
-    assert counted is not None
+    counted = run.checked.counts if isinstance(run.checked, AuditResult) else run.checked
     record = {
         "run": run.path,
         "model": run.model,

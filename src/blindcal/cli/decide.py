@@ -10,7 +10,7 @@ import click
 
 from blindcal.asking.limits import Limits
 from blindcal.certifying.decide import certified_settings, decide, decision_folder
-from blindcal.cli import INTERRUPTED, options
+from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field, print_stage
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.items import catalogue
@@ -95,7 +95,7 @@ def command(
     options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
     try:
         with ProgressBar(disable=quiet or None) as bar:
-            found = decide(
+            result = decide(
                 certified,
                 items,
                 out=folder,
@@ -111,47 +111,40 @@ def command(
     except (NotCertifiedError, UnfitError) as error:
         print_error(error)
         context.exit(NOT_CERTIFIED)
-    except KeyboardInterrupt:
-        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
-        context.exit(INTERRUPTED)
     if as_json:
-        with (folder / DECISIONS_LINES).open(encoding="utf-8") as lines:
-            for line in lines:
-                click.echo(line, nl=False)
+        click.echo((folder / DECISIONS_LINES).read_text(encoding="utf-8"), nl=False)
     if not quiet:
-        _print(found, err=as_json)
-    context.exit(DECIDED if found.complete else STOPPED)
+        _print(result, err=as_json)
+    context.exit(DECIDED if result.complete else STOPPED)
 
 
-def _print(found: DecisionResult, *, err: bool) -> None:
+def _print(result: DecisionResult, *, err: bool) -> None:
     field = partial(print_field, err=err)
-    if found.labels_ignored:
+    if result.labels_ignored:
         field("labels", "the items have labels, which were not read")
-    for doubt in found.forced:
+    for doubt in result.forced:
         field("WARNING", f"forced: {printable(doubt, 400)}; nothing is promised")
-    decided = f"{found.accepted:,} accept, {found.rejected:,} reject, {found.abstained:,} abstain"
-    field("decisions", f"{found.items - found.undecided:,} of {found.items:,} items: {decided}")
-    field("accept", found.promise("accept"))
-    field("reject", found.promise("reject"))
-    if found.reasons:
-        field("abstain", ", ".join(f"{printable(why, 200)} {n:,}" for why, n in found.reasons.items()))
-    field("expires", f"{found.expires}")
-    if found.controls.failed or found.controls.disagreed:
-        counts = found.controls
+    decided = f"{result.accepted:,} accept, {result.rejected:,} reject, {result.abstained:,} abstain"
+    field("decisions", f"{result.items - result.undecided:,} of {result.items:,} items: {decided}")
+    field("accept", result.promise("accept"))
+    field("reject", result.promise("reject"))
+    if result.reasons:
+        field("abstain", ", ".join(f"{printable(why, 200)} {n:,}" for why, n in result.reasons.items()))
+    field("expires", f"{result.expires}")
+    counts, spend = result.controls, result.spend
+    if counts.failed or counts.disagreed:
         field(
             "note",
             f"the answers are noisy: {counts.failed:,} of {counts.forced:,} forced answers were wrong, and "
             f"{counts.disagreed:,} of {counts.repeated:,} repeated queries were answered differently",
         )
-    spend = found.spend
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
+    estimated = " (in part estimated)" if spend.tokens_estimated else ""
     field(
         "queries",
         f"{spend.queries:,} ({spend.probe_queries} to check, {spend.control_queries} to control), "
-        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
+        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{estimated}{cost}",
     )
-    if spend.tokens_estimated:
-        field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
-    if found.stopped is not None:
-        field("stopped", f"{printable(found.stopped, 400)}; the same command goes on")
-    field("files", f"{found.folder}: {DECISIONS_TABLE}, {DECISIONS_LINES}, {SUMMARY_FILE}, {RUN_FILE}")
+    if result.stopped is not None:
+        field("stopped", f"{printable(result.stopped, 400)}; the same command goes on")
+    field("files", f"{result.folder}: {DECISIONS_TABLE}, {DECISIONS_LINES}, {SUMMARY_FILE}, {RUN_FILE}")

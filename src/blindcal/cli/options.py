@@ -17,8 +17,7 @@ import click
 from blindcal.asking.limits import Limits
 from blindcal.cli.console import AUDIT_SETTINGS, print_warning
 from blindcal.cli.param_types import PRICES, FieldType, FiniteRange, field_value
-from blindcal.endpoints import http
-from blindcal.endpoints.http import OPENAI, Address
+from blindcal.endpoints.address import OPENAI, Address
 from blindcal.errors import InputError, StoreError
 from blindcal.field_rules import rules_of
 from blindcal.methods import AUTO, ESTIMATOR_CHOICES, METHODS
@@ -244,8 +243,8 @@ def check_key(address: Address, *, begun: bool = False) -> None:
     warning, because the run may need no more queries.
     """
     name = printable(address.api_key_env, 80)
-    http.check_key(address, begun=begun)
-    host = http.keyless_host(address)
+    address.check_key(begun=begun)
+    host = address.keyless_host()
     source = click.get_current_context().get_parameter_source("api_key_env")
     if source is click.core.ParameterSource.COMMANDLINE and not os.environ.get(address.api_key_env):
         print_warning(f"{name}, named by --api-key-env, is not set: no key is sent")

@@ -11,8 +11,9 @@ from tqdm import tqdm
 from blindcal.cli import INTERRUPTED, options
 from blindcal.cli.param_types import BUDGETS
 from blindcal.errors import InputError
-from blindcal.reproduce import sources, table
-from blindcal.reproduce.sources import Source
+from blindcal.json_form import json_line
+from blindcal.reproduce import table
+from blindcal.reproduce.sources import Source, find, read
 from blindcal.reproduce.table import TABLE_METHODS, Column, Measured, MethodTable
 from blindcal.text import file_name
 
@@ -32,7 +33,7 @@ MOST_JOBS = 8
     "--method",
     "methods",
     multiple=True,
-    type=click.Choice(list(TABLE_METHODS)),
+    type=click.Choice(TABLE_METHODS),
     help="Method to include; repeat for more.  [default: all]",
 )
 @click.option("--budgets", type=BUDGETS, default="1-8", help="Numbers of queries per item to include.")
@@ -68,9 +69,8 @@ def command(
     """Reproduce the published table (Plaud et al. 2026) and its figures for any models and data sets.
 
     The table holds every method of the paper and ours at every budget, and their errors against the oracle
-    over several seeds. The folder --out gets index.html with everything, table.md, cells.csv, estimates.csv
-    and the figures: cost against error, and the calibration curves of each model beside its white-box
-    reliability.
+    over several seeds. The folder --out gets index.html with everything, table.md, cells.csv and the figures:
+    cost against error, and the calibration curves of each model beside its white-box reliability.
 
     FILES are scores (id,label,p), as 'blindcal score' writes them, or logits (id,label,'text|token
     id',...,lse,argmax), or folders of them, named MODEL__DATASET.csv. The last two underscores separate the
@@ -82,21 +82,20 @@ def command(
       blindcal reproduce scores/ --method blind --method latent --budgets 1-2 --seeds 5
     """
     positive, negative = answers or (None, None)
-    known: dict[str, Source] = {}
-    for path in tqdm(sources.find(files), unit="file", leave=False, delay=2, disable=quiet or None):
-        source = sources.read(path, positive=positive, negative=negative)
-        key = file_name(source.model, source.data)
-        if key in known:
+    sources: dict[str, Source] = {}
+    for path in find(files):
+        source = read(path, positive=positive, negative=negative)
+        name = file_name(source.model, source.data)
+        if name in sources:
             raise InputError(
                 f"{path}: a second file of {source.name}; files are named MODEL__DATASET.csv, and the last "
                 "two underscores separate the names"
             )
-        several = source.choices is not None
-        known[key] = source.spelled("max") if semantics == "max" and not several else source
-    chosen = methods or tuple(TABLE_METHODS)
+        sources[name] = source.spelled("max") if semantics == "max" else source
+    chosen = methods or TABLE_METHODS
     runs = [
         run
-        for source in known.values()
+        for source in sources.values()
         for run in table.table_runs(source, methods=chosen, budgets=budgets, seeds=range(seeds), bins=bins)
     ]
     measured: dict[int, list[Measured]] = {}
@@ -107,13 +106,14 @@ def command(
             measured.setdefault(id(run.source), []).extend(estimates)
     except KeyboardInterrupt:
         click.get_current_context().exit(INTERRUPTED)
-    columns = (Column.of(source, measured.get(id(source), []), bins) for source in known.values())
+    columns = (Column(source, tuple(measured.get(id(source), ())), bins) for source in sources.values())
     comparison = MethodTable(tuple(columns), bins, seeds)
     from blindcal.reproduce import page  # slow to import
 
     written = page.write(comparison, out)
     if as_json:
-        click.echo(table.cells_json(comparison), nl=False)
+        for cell in table.cells(comparison):
+            click.echo(json_line(cell))
     elif not quiet:
         click.echo(table.markdown(comparison))
         click.echo(f"everything is in {written}", err=True)

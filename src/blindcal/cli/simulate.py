@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ from blindcal.cli import options
 from blindcal.items.score_files import is_choice_file, read_choices, read_scores
 from blindcal.json_form import json_line
 from blindcal.methods import SIMULABLE
-from blindcal.simulation.simulate import Simulation, generate, simulate, simulate_choices
+from blindcal.records import FloatArray, IntArray
+from blindcal.simulation.simulate import Simulation, generate, simulate
 from blindcal.text import printable
 
 
@@ -57,7 +56,7 @@ def command(
 ) -> None:
     """Run methods against known probabilities, which answer exactly as an opaque endpoint would.
 
-    SCORES are .csv or .parquet files, optionally gzipped, with the columns id, label (0 or 1) and p, the
+    SCORES are files (CSV, Parquet, JSON lines) with the columns id, label (0 or 1) and p, the
     probability of the positive answer; or with logits in columns named 'text|token id' instead of p, of which
     one spelling per answer counts. Each estimate of the expected calibration error is compared with the
     oracle, the binned ECE of the probabilities themselves.
@@ -72,31 +71,29 @@ def command(
     """
     if not scores and generated is None:
         raise click.UsageError("give at least one score file, or --generate N")
-    sets: list[tuple[str, Callable[..., Simulation]]] = []
-    queries = design.pop("queries")
+    sets: list[tuple[str, IntArray, FloatArray]] = []
     for path in scores:
         name = printable(str(path), 200)
         if is_choice_file(path):
             chosen = read_choices(path)
-            run = partial(simulate_choices, labels=chosen.labels, logits=chosen.logits, queries=queries)
-            sets.append((name, run))
+            sets.append((name, chosen.labels, chosen.logits))
         else:
             known = read_scores(path, words=answers)
-            sets.append((name, partial(simulate, labels=known.labels, p=known.p, queries=queries or 1.0)))
+            sets.append((name, known.labels, known.p))
     if generated is not None:
-        labels, p = generate(generated, seed)
-        audited = partial(simulate, labels=labels, p=p, queries=queries or 1.0)
-        sets.append((f"generated {generated:,}", audited))
+        sets.append((f"generated {generated:,}", *generate(generated, seed)))
     rows: list[tuple[str, Simulation]] = []
     total = len(sets) * max(1, len(methods)) * repeats
     with tqdm(total=total, unit="audit", leave=False, delay=2, disable=None) as bar:
-        for name, audits in sets:
+        for name, labels, p in sets:
             for method in methods or ("latent",):
-                found = audits(method, repeats=repeats, seed=seed, on_repeat=bar.update, **design)
-                rows.append((name, found))
+                result = simulate(
+                    method, labels, p, repeats=repeats, seed=seed, on_repeat=bar.update, **design
+                )
+                rows.append((name, result))
                 if as_json:
                     bar.clear()
-                    click.echo(json_line({"file": name, **asdict(found), "mae": found.mae}))
+                    click.echo(json_line({"file": name, **asdict(result), "mae": result.mae}))
     if not as_json:
         click.echo(_table(rows))
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from blindcal.asking.controls import controls_usage, stored_controls
 from blindcal.cli import options
 from blindcal.cli.console import WIDTH
 from blindcal.json_form import json_line
@@ -53,10 +52,8 @@ def _status(path: Path) -> dict[str, Any]:
         settings: dict[str, Any] = store.note("config") or {}
         ready: dict[str, Any] = store.note("ready") or {}
         rounds = store.rounds()
-        usage = store.usage()
-        # A finished probe has recorded its usage; until then, it is counted from the replies so far.
-        probed: dict[str, int] = ready.get("spent") or asdict(store.asides_usage())
-        controls = controls_usage(stored_controls(store))
+        usage = store.usage("design")
+        probed, controls = asdict(store.usage("probe")), asdict(store.usage("control"))
         decided = bool(store.note("finished"))
     looked = path.with_name(WATCH_FILE)
     watched = WatchResult.load(looked) if looked.is_file() else None
@@ -77,7 +74,7 @@ def _status(path: Path) -> dict[str, Any]:
         "asked": asked,
         "usage": asdict(usage),
         "probe": probed,
-        "controls": asdict(controls),
+        "controls": controls,
         "result": result
         and {
             "ece": asdict(result.ece),

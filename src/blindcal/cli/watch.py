@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from blindcal.asking.limits import Limits
-from blindcal.cli import INTERRUPTED, options
-from blindcal.cli.alarm_command import AlarmCommand
-from blindcal.cli.console import error_text, print_field
+from blindcal.cli import options
+from blindcal.cli.console import error_text, print_field, print_stage
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import BlindcalError
 from blindcal.prices import Prices
@@ -25,6 +30,9 @@ from blindcal.watching.reference import open_reference
 from blindcal.watching.watch import EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
+TIME_LIMIT = 60.0
+"""Seconds after which the command of an alarm is killed."""
+_STANDARD_ERROR = 2  # where that command prints: standard output has the looks
 
 
 @click.command("watch")
@@ -136,26 +144,18 @@ def command(
       4    an alarm is raised, now or at an earlier look
       130  interrupted; nothing is lost
     """
-    context = click.get_current_context()
     limits = options.taken(Limits, given)
     asked = open_reference(reference, api_key_env=api_key_env, force=given["force"])
-    settings = asked.settings
-    prices = options.prices(given_prices, settings, quiet=quiet)
-    options.check_priced(max_cost_per_day, prices, settings.endpoint, "--max-cost-per-day")
-    folder = out or watch_folder(stream, settings.endpoint.model)
-    options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
-    on_alarm: AlarmCommand | None = None
-    try:
-        with ProgressBar(disable=quiet or None) as bar:
-            outputs = LookOutputs(
-                print_line=bar.wrap_print(click.echo),
-                print_message=bar.wrap_print(lambda text: click.echo(text, err=True)),
-                as_json=as_json,
-                quiet=quiet,
-            )
-            if alarm_command is not None:
-                on_alarm = AlarmCommand(alarm_command, outputs.print_warning)
-            found = watch(
+    address = asked.settings.endpoint
+    prices = options.prices(given_prices, asked.settings, quiet=quiet)
+    options.check_priced(max_cost_per_day, prices, address, "--max-cost-per-day")
+    folder = out or watch_folder(stream, address.model)
+    options.check_key(address, begun=(folder / RUN_FILE).exists())
+    with ProgressBar(disable=quiet or None) as bar:
+        outputs = LookOutputs(bar, as_json=as_json, quiet=quiet)
+        on_alarm = None if alarm_command is None else AlarmCommand(alarm_command, outputs.warn)
+        try:
+            result = watch(
                 stream,
                 asked.run,
                 out=folder,
@@ -164,84 +164,112 @@ def command(
                 max_cost_per_day=max_cost_per_day,
                 api_key_env=api_key_env,
                 progress=bar,
-                stage=None if quiet else bar.wrap_print(lambda text: click.echo(f"{text} ...", err=True)),
+                stage=None if quiet else bar.wrap_print(print_stage),
                 on_look=outputs,
                 on_alarm=on_alarm,
                 **given,
             )
-    except KeyboardInterrupt:
-        click.echo("interrupted; everything answered is kept: the same command goes on with it", err=True)
-        context.exit(INTERRUPTED)
-    finally:
-        if on_alarm is not None:
-            on_alarm.kill()
+        finally:
+            if on_alarm is not None:
+                on_alarm.kill()
     if not quiet:
-        _print_end(found)
-    context.exit(RAISED if found.raised else QUIET if found.complete else STOPPED)
+        _print_end(result)
+    click.get_current_context().exit(RAISED if result.raised else QUIET if result.complete else STOPPED)
 
 
-@dataclass
 class LookOutputs:
     """What is printed and written at each look; a page that cannot be written is a warning."""
 
-    print_line: Callable[[str], None]
-    print_message: Callable[[str], None]
-    as_json: bool = False
-    quiet: bool = False
-    _known: set[str] = field(default_factory=set)
+    def __init__(self, bar: ProgressBar, *, as_json: bool, quiet: bool) -> None:
+        self._print = bar.wrap_print(click.echo)
+        self._message = bar.wrap_print(lambda text: click.echo(text, err=True))
+        self._as_json, self._quiet = as_json, quiet
+        self._known: set[str] = set()  # alarms that were printed
 
     def __call__(self, result: WatchResult) -> None:
-        """Print and write what one look has found."""
-        if self.as_json:
-            self.print_line(result.to_json().decode())
-        elif not self.quiet:
-            self.print_line(look_line(result))
-        if not self.quiet:
-            self._print_new(result)
+        """Print and write what one look shows."""
+        if self._as_json:
+            self._print(result.to_json().decode())
+        elif not self._quiet:
+            self._print(look_line(result))
+        for verdict in () if self._quiet else verdicts(result):
+            if verdict.raised and verdict.name not in self._known:
+                self._known.add(verdict.name)
+                self._message(f"ALARM {verdict.name}: {verdict.sentence} What to do: {verdict.advice}")
         try:
             write_watch_page(result)
         except BlindcalError as error:
-            self.print_warning(f"{error_text(error)}; the next look tries again")
+            self.warn(f"{error_text(error)}; the next look tries again")
 
-    def print_warning(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Print a warning, also with ``quiet``."""
-        self.print_message(f"warning: {text}")
-
-    def _print_new(self, result: WatchResult) -> None:
-        """What is raised for the first time in this process, and what to do."""
-        for one in verdicts(result):
-            if one.raised and one.name not in self._known:
-                self._known.add(one.name)
-                self.print_message(f"ALARM {one.name}: {one.sentence} What to do: {one.advice}")
+        self._message(f"warning: {text}")
 
 
-def _print_end(found: WatchResult) -> None:
+class AlarmCommand:
+    """Runs a shell command with a look as JSON on its standard input; a failure is a warning."""
+
+    def __init__(self, command: str, warn: Callable[[str], None]) -> None:
+        self._command, self._warn = command, warn
+        self._running: Process | None = None
+
+    async def __call__(self, result: WatchResult) -> bool:
+        """Run the command, and return whether it succeeded."""
+        problem = await self._problem(result.to_json() + b"\n")
+        if problem is not None:
+            self._warn(f"the command of --on-alarm {problem}; the next look runs it again")
+        return problem is None
+
+    async def _problem(self, look: bytes) -> str | None:
+        """Run the command; returns how it failed, if it did."""
+        try:
+            process = await asyncio.create_subprocess_shell(
+                self._command, stdin=PIPE, stdout=_STANDARD_ERROR, start_new_session=True
+            )
+        except OSError as error:
+            return f"could not be run ({error.strerror})"
+        self._running = process
+        try:
+            async with asyncio.timeout(TIME_LIMIT):
+                await process.communicate(look)
+        except TimeoutError:
+            self.kill()
+            await process.wait()
+            return f"was killed after {TIME_LIMIT:g} s"
+        finally:
+            self._running = None
+        status = process.returncode or 0
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"failed with exit status {status}" if status else None
+
+    def kill(self) -> None:
+        """Kill the command, if it is running, and every process that it started in its group."""
+        if self._running is not None and sys.platform != "win32":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, signal.SIGKILL)
+
+
+def _print_end(result: WatchResult) -> None:
     """What the watch cost and where its files are, on standard error."""
-    spend = found.spend
+    field, spend = partial(print_field, err=True), result.spend
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
-    if found.cost_today is not None:
-        limit = "" if found.max_cost_per_day is None else f" of ${found.max_cost_per_day:,.4f}"
-        cost += f" (${found.cost_today:,.4f}{limit} today)"
-    print_field(
+    if result.cost_today is not None:
+        limit = "" if result.max_cost_per_day is None else f" of ${result.max_cost_per_day:,.4f}"
+        cost += f" (${result.cost_today:,.4f}{limit} today)"
+    field(
         "queries",
-        f"{spend.queries:,} ({spend.probe_queries + spend.control_queries:,} to check the endpoint), "
+        f"{spend.queries:,} ({spend.control_queries:,} to check the endpoint), "
         f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
-        err=True,
     )
     ignored = {
-        "duplicates": found.duplicates,
-        "conflicts": found.conflicts,
-        "unreadable": found.unreadable,
-        "early labels": found.labels_without_item,
+        "duplicates": result.duplicates,
+        "conflicts": result.conflicts,
+        "unreadable": result.unreadable,
+        "early labels": result.labels_without_item,
     }
     if any(ignored.values()):
-        words = ", ".join(
-            f"{count:,} {name.removesuffix('s') if count == 1 else name}"
-            for name, count in ignored.items()
-            if count
-        )
-        print_field("ignored", words, err=True)
-    if found.stopped is not None:
-        print_field("stopped", f"{printable(found.stopped, 400)}; the same command goes on", err=True)
-    print_field("files", f"{found.folder}: {WATCH_FILE}, {RUN_FILE}", err=True)
-    print_field("page", f"{Path(found.folder) / WATCH_PAGE}", err=True)
+        field("ignored", ", ".join(f"{name} {count:,}" for name, count in ignored.items() if count))
+    if result.stopped is not None:
+        field("stopped", f"{printable(result.stopped, 400)}; the same command goes on")
+    field("files", f"{result.folder}: {WATCH_FILE}, {RUN_FILE}, {WATCH_PAGE}")

@@ -2,7 +2,7 @@
 
 The hot path is lean on purpose: the constant part of a body is encoded once and joined to what
 differs between queries, replies are decoded straight into a strict schema, and nothing is retried
-here (that is up to a run, or :class:`~blindcal.endpoints.base.Patient`). Every failure becomes one of
+here (that is up to a run, or the governor of a run). Every failure becomes one of
 the three endpoint errors, with a message that says what to do.
 
 An API key is read from an environment variable named by the caller and sent only as a header. It
@@ -16,25 +16,20 @@ import contextlib
 import importlib
 import json
 import os
-import re
 import sys
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
-from urllib.parse import SplitResult, quote, urlencode
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from blindcal.endpoints import http_errors as failures
-from blindcal.endpoints import replies, secrets
-from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
-from blindcal.endpoints.services import service_at
+from blindcal.endpoints import refusals, replies, secrets
+from blindcal.endpoints.address import Address, is_loopback
+from blindcal.endpoints.refusals import OPENAI_SAMPLERS, Accepted, changes_nothing
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
-from blindcal.endpoints.urls import is_loopback, web_url
-from blindcal.errors import EndpointError, FatalError, InputError, RetryableError
-from blindcal.field_rules import Positive, check_fields
+from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
 from blindcal.untrusted_json import JsonError, read_json
@@ -42,12 +37,7 @@ from blindcal.untrusted_json import JsonError, read_json
 if TYPE_CHECKING:
     from blindcal.endpoints.http_client import HttpClient, ServerResponse  # a plan does not need them
 
-Api: TypeAlias = Literal["chat", "completions"]
-
-OPENAI = "https://api.openai.com/v1"
-
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
-_BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 
 
 def _load_client() -> None:
@@ -70,41 +60,6 @@ def _load_client() -> None:
         loaded.wait()
 
 
-def without_path(url: str) -> str:
-    """A base URL without a slash at its end, or the path of completions."""
-    return _BEYOND_BASE.sub("", url)
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a model is and how to ask it; holds no API key, only the name of its environment variable.
-
-    It is kept with a run, so one that holds a key, a password or another secret raises `InputError`.
-
-    A slash or the path of completions at the end of ``base_url`` is dropped.
-    """
-
-    base_url: Annotated[str, "Base URL of the endpoint, up to and including /v1."]
-    model: Annotated[str, "Name of the model (on Azure, of the deployment)."]
-    api: Annotated[Api, "API to call: chat messages, or plain completions for base models."] = "chat"
-    api_version: Annotated[str | None, "API version of Azure; selects Azure's URLs."] = None
-    api_key_env: Annotated[
-        str, "Environment variable that holds the API key. The key itself is never an argument."
-    ] = "OPENAI_API_KEY"
-    extra_body: Annotated[
-        Mapping[str, Any],
-        "Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a field.",
-    ] = field(default_factory=dict)
-    timeout: Annotated[Positive, "Time to wait for a reply, in seconds."] = 60.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        secrets.check_variable(self.api_key_env)
-        secrets.check_url(self.base_url)
-        secrets.check_body(self.extra_body)
-        object.__setattr__(self, "base_url", without_path(self.base_url))
-
-
 class PlainHttpKeyWarning(UserWarning):
     """An API key is about to be sent unencrypted to another machine."""
 
@@ -114,11 +69,10 @@ class HttpEndpoint:
 
     def __init__(self, address: Address, *, environ: Mapping[str, str] = os.environ) -> None:
         self.address = address
-        url = _parse_url(address.base_url)
-        self._root = url
-        self.url = _completion_url(url, address)
+        self._root = url = address.root
+        self.url = address.completion_url
         """The URL that requests are sent to."""
-        self._key = _usable_key(address, environ)
+        self._key = address.key(environ)
         self._redact = secrets.Redactor(self._key)
         if self._key and url.scheme == "http" and not is_loopback(url.hostname or ""):
             warnings.warn(
@@ -164,23 +118,28 @@ class HttpEndpoint:
                     self.accepted = self.accepted.without(trial)
                 if named_by_id(found.logprobs) and not (accepted.texts or BY_ID in request.fields):
                     self.accepted = replace(self.accepted, texts=True)
-                    continue
+                    raise RetryableError(
+                        "logprobs came by token id and not by text",
+                        retry_after=0.0,
+                        throttled=True,
+                        billed=found.usage.tokens,
+                    )
                 return found
             error = self._refusal(found, response.headers, raw)
-            if not failures.is_about_fields(found, raw, error):
+            if not refusals.is_about_fields(found, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
             learnt = self.accepted.after(raw, sent)
             if learnt.limit != accepted.limit:
                 self.accepted = learnt
                 continue
-            names = refused(raw, sent)
+            names = refusals.refused(raw, sent)
             harmless = [name for name in names if self._can_leave_out(name, sent[name])]
             if harmless:
                 self.accepted = self.accepted.without(harmless)
                 continue
             if names:
-                raise failures.unsupported(names[0], found, raw)
+                raise refusals.unsupported(names[0], found, raw)
             unknown = tuple(n for n in sent if n not in OPENAI_SAMPLERS and self._can_leave_out(n, sent[n]))
             answered = _settings(request, accepted) in self._answered  # so it is not about the fields
             if unexplained is not None or answered or not unknown:
@@ -205,7 +164,7 @@ class HttpEndpoint:
             response = await self._send("POST", url, body)
         status, raw = response.status, response.body
         if status != 200:
-            if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
+            if status in NOT_OFFERED and not refusals.blames_model(refusals.said(raw)):
                 return None
             raise await self._located(self._refusal(status, response.headers, raw), raw)
         try:
@@ -241,18 +200,18 @@ class HttpEndpoint:
         model = self.address.model
         if isinstance(listed, int) or model in listed:
             return None
-        return f"the endpoint lists no model {printable(model, 80)!r}, but {failures.nearest(model, listed)}"
+        return f"the endpoint lists no model {printable(model, 80)!r}, but {refusals.nearest(model, listed)}"
 
     def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
-        address, said = self.address, failures.said(raw)
-        if status == 401 or failures.blames_key(said):
+        address, said = self.address, refusals.said(raw)
+        if status == 401 or refusals.blames_key(said):
             return self._key_refused(status, said)
-        error = failures.from_status(
+        error = refusals.from_status(
             status, headers, said, model=address.model, api_key_env=address.api_key_env
         )
         if status == 500 and not self._key and not self._answered:  # LiteLLM's proxy without a database
-            error.remedy = f"if it wants an API key: {_key_remedy(address)}"
+            error.remedy = f"if it wants an API key: {address.key_remedy}"
             error.options = {"api_key_env": ...}
         return error
 
@@ -262,20 +221,20 @@ class HttpEndpoint:
             message = f"the endpoint does not accept the API key in {variable}{says}"
         else:
             message = f"the endpoint wants an API key, and {variable} is not set{says}"
-        return FatalError(message, status=401, remedy=_key_remedy(self.address), options={"api_key_env": ...})
+        return FatalError(message, status=401, remedy=self.address.key_remedy, options={"api_key_env": ...})
 
     async def _located(self, error: EndpointError, raw: bytes) -> EndpointError:
         """The error, or what the endpoint's list of models tells about it if the address may be wrong."""
-        said, address = failures.said(raw), self.address
-        lost = isinstance(error, FatalError) and (error.status == 404 or failures.blames_model(said))
+        said, address = refusals.said(raw), self.address
+        lost = isinstance(error, FatalError) and (error.status == 404 or refusals.blames_model(said))
         if not lost or address.api_version is not None:
             return error
         try:
             here = await self.models()
             if isinstance(here, tuple):
-                if address.model in here and failures.blames_model(said):
+                if address.model in here and refusals.blames_model(said):
                     return error
-                return failures.not_there(said, self.url, address.model, address.api, here)
+                return refusals.not_there(said, self.url, address.model, address.api, here)
             there = await self.models("/v1") if here == 404 else here
         except EndpointError:
             return error
@@ -353,68 +312,6 @@ class HttpEndpoint:
 def _settings(request: Request, accepted: Accepted) -> tuple[object, ...]:
     """What the constant part of a request's body depends on."""
     return accepted, request.temperature, request.max_tokens, request.top_logprobs, request.n
-
-
-def keyless_host(address: Address, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The host, if it is another machine, would be asked over https and no key is set; else ``None``."""
-    url = _parse_url(address.base_url)
-    host = url.hostname or ""
-    if url.scheme != "https" or is_loopback(host) or environ.get(address.api_key_env, "").strip():
-        return None
-    return host
-
-
-def check_key(address: Address, environ: Mapping[str, str] = os.environ, *, begun: bool = False) -> None:
-    """Raise an error if the key cannot be used, or is not set for an endpoint that is known to require one.
-
-    A run that has ``begun`` may need no more queries, and so no key.
-    """
-    _usable_key(address, environ)
-    host = None if begun else keyless_host(address, environ)
-    known = address.api_version is not None or service_at(address.base_url) is not None
-    if host is not None and known:
-        raise InputError(
-            f"{printable(host, 80)} wants an API key and {printable(address.api_key_env, 80)} is not set",
-            remedy=_key_remedy(address),
-            options={"api_key_env": ...},
-        )
-
-
-def _key_remedy(address: Address) -> str:
-    variable, service = printable(address.api_key_env, 80), service_at(address.base_url)
-    remedy = f"export {variable}=..., or name the variable that holds it with {{api_key_env}}"
-    if service is None or service.key_variable == address.api_key_env:
-        return remedy
-    return f"{remedy}; keys of {service.name} are usually in {service.key_variable}"
-
-
-def _parse_url(text: str) -> SplitResult:
-    try:
-        return web_url(text)
-    except ValueError as error:
-        raise InputError(f"base URL {text!r}: {error}") from None
-
-
-def _completion_url(url: SplitResult, address: Address) -> str:
-    tail = "chat/completions" if address.api == "chat" else "completions"
-    base = url.path.rstrip("/")
-    if address.api_version is None:
-        return url._replace(path=f"{base}/{tail}").geturl()
-    if "/deployments/" not in base:
-        base = f"{base.removesuffix('/openai')}/openai/deployments/{quote(address.model)}"
-    return url._replace(path=f"{base}/{tail}", query=urlencode({"api-version": address.api_version})).geturl()
-
-
-def _usable_key(address: Address, environ: Mapping[str, str]) -> str:
-    """The key that the environment holds, empty if none; raises an error if it cannot be one."""
-    key = environ.get(address.api_key_env, "").strip()
-    if not all(33 <= ord(char) < 127 for char in key):
-        raise InputError(
-            f"the value of {address.api_key_env} has characters that no API key has: set it again"
-        )
-    kept = ("base_url", "model", "api_version", "extra_body")
-    secrets.check_absent(key, **{name: getattr(address, name) for name in kept})
-    return key
 
 
 def _as_chat(messages: Iterable[Message]) -> list[Message]:

@@ -1,20 +1,28 @@
-"""The answers to a question: their words or letters, and which of them a label names."""
+"""The answers to a question: words, or the letters of its options; and which of them a label names."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any
 
+import numpy as np
+
 from blindcal.errors import InputError
-from blindcal.text import printable
+from blindcal.records import Message
+from blindcal.text import encodable, printable
 
 LETTERS = tuple(ascii_uppercase)
 """The letters of options, and the words that answer them."""
 MOST_ANSWERS = len(LETTERS)
+CHOICES_FIELD = "choices"
+QUESTION_TEMPLATE = "{question}\n{choices}\nReply only with the letter of the right answer."
+"""The prompt of records that have a question and choices, if there is no template."""
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]?)(\.0)?")
+_FORMS = {"word": "a word", "index": "an index from 0", "letter": "a letter"}
 
 
 def parse_answers(given: object, name: str = "answers") -> tuple[str, ...]:
@@ -25,27 +33,27 @@ def parse_answers(given: object, name: str = "answers") -> tuple[str, ...]:
     answers = given
     if isinstance(given, str):
         answers = json_list(given) if given.lstrip().startswith("[") else given.split(",")
-    if not isinstance(answers, list | tuple) or not all(_is_word(one) for one in answers):
-        shown = printable(str(given), 60)
-        raise InputError(f"{name}: must be a list of words such as A,B,C, not {shown!r}")
-    words = tuple(str(one).strip() for one in answers)
+    if not isinstance(answers, list | tuple) or not all(
+        isinstance(word, str | int) and not isinstance(word, bool) for word in answers
+    ):
+        raise InputError(f"{name}: must be a list of words such as A,B,C, not {printable(str(given), 60)!r}")
+    words = tuple(str(word).strip() for word in answers)
     if len(words) < 2:
         raise InputError(f"{name}: must name at least two answers, not {len(words)}")
     if len(words) > MOST_ANSWERS:
-        raise too_many(name, len(words))
+        raise _too_many(name, len(words))
     seen: dict[str, str] = {}
     for number, word in enumerate(words, 1):
         if not word:
             raise InputError(f"{name}: answer {number} is empty", remedy="give each answer a word")
         if (other := seen.setdefault(_folded(word), word)) is not word:
-            one, two = (printable(each, 40) for each in (other, word))
-            why = "is named twice" if one == two else f"and {two!r} differ only by case or spaces"
-            raise InputError(f"{name}: {one!r} {why}", remedy="give each answer a word of its own")
+            first, second = (printable(each, 40) for each in (other, word))
+            why = "is named twice" if first == second else f"and {second!r} differ only by case or spaces"
+            raise InputError(f"{name}: {first!r} {why}", remedy="give each answer a word of its own")
     return words
 
 
-def too_many(name: str, count: int) -> InputError:
-    """The error about more answers than there are letters."""
+def _too_many(name: str, count: int) -> InputError:
     return InputError(
         f"{name}: must be at most {MOST_ANSWERS}, one per letter, not {count}",
         remedy="leave out the least likely ones, or merge them into one such as 'other'",
@@ -55,10 +63,10 @@ def too_many(name: str, count: int) -> InputError:
 def json_list(text: str) -> Any:
     """A list in JSON, as in a CSV cell; ``None`` if it is none."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, list) else None
+    return value if isinstance(value, list) else None
 
 
 def label_readings(value: Any, words: tuple[str, ...]) -> dict[str, int]:
@@ -69,21 +77,21 @@ def label_readings(value: Any, words: tuple[str, ...]) -> dict[str, int]:
     number = _NUMBER.fullmatch(text)
     text = number[1] if number else text  # columns of floats have 1.0 for 1
     folded = [_folded(word) for word in words]
-    found = {"word": folded.index(_folded(text))} if _folded(text) in folded else {}
+    readings = {"word": folded.index(_folded(text))} if _folded(text) in folded else {}
     if number and int(text) < len(words):
-        found["index"] = int(text)
+        readings["index"] = int(text)
     if text.isascii() and text.upper() in LETTERS[: len(words)]:
-        found["letter"] = LETTERS.index(text.upper())
-    return found
+        readings["letter"] = LETTERS.index(text.upper())
+    return readings
 
 
 def read_label(value: Any, words: tuple[str, ...], field: str) -> int:
     """The number of the answer that a label names; raises `InputError` if none or more than one fits."""
-    found = label_readings(value, words)
-    if len(set(found.values())) == 1:
-        return next(iter(found.values()))
+    readings = label_readings(value, words)
+    if len(set(readings.values())) == 1:
+        return next(iter(readings.values()))
     shown = printable(str(value), 40)
-    if not found:
+    if not readings:
         last = len(words) - 1
         named = "" if words == LETTERS[: len(words)] else f"one of {printable(', '.join(words), 120)}, "
         raise InputError(
@@ -92,9 +100,9 @@ def read_label(value: Any, words: tuple[str, ...], field: str) -> int:
             remedy="correct it, or map other labels to indices with {label_map}",
             options={"label_map": ...},
         )
-    ways = [f"{printable(words[k], 40)!r} (as {_A[way]})" for way, k in found.items()]
+    meanings = [f"{printable(words[k], 40)!r} (as {_FORMS[form]})" for form, k in readings.items()]
     raise InputError(
-        f"field {field!r}: {shown!r} is ambiguous: it may mean {' or '.join(ways)}",
+        f"field {field!r}: {shown!r} is ambiguous: it may mean {' or '.join(meanings)}",
         remedy="say which index each label means with {label_map}",
         options={"label_map": ...},
     )
@@ -105,13 +113,13 @@ def read_label_of_two(value: Any, words: tuple[str, ...], field: str) -> int:
 
     Numbers are refused: 0 may be the first answer, and it may be the negative one.
     """
-    found = label_readings(value, words)
-    if "index" not in found and len(set(found.values())) == 1:
-        return 1 - next(iter(found.values()))
+    readings = label_readings(value, words)
+    if "index" not in readings and len(set(readings.values())) == 1:
+        return 1 - next(iter(readings.values()))
     rule = f"must be one of {printable(', '.join(words), 80)}, not"
     raise InputError(
         f"field {field!r}"
-        + (": ambiguous with two answers:" if "index" in found else f" {rule}")
+        + (": ambiguous with two answers:" if "index" in readings else f" {rule}")
         + f" {printable(str(value), 40)!r}",
         remedy="write the words as labels, or name the answers with {positive} and {negative}, so that 1 is "
         "positive",
@@ -127,12 +135,98 @@ def written_label(number: int, words: tuple[str, ...]) -> str | int:
     return words[number]  # answers such as "1", "A", "0": reading it back asks for a label map
 
 
-def _is_word(value: object) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool)
-
-
 def _folded(word: str) -> str:
     return "".join(word.split()).casefold()
 
 
-_A = {"word": "a word", "index": "an index from 0", "letter": "a letter"}
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The options of a multiple-choice question, and the ``order`` in which they are shown.
+
+    ``names`` are those that the source gives the options, if it does: labels are then among them.
+    """
+
+    texts: tuple[str, ...]
+    order: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, given: Any) -> Choices:
+        """The options in a record: a list of texts, in CSV as JSON.
+
+        Some sets on the Hub have two lists, ``{"text": [...], "label": [...]}``.
+        """
+        options: Any = given
+        names: tuple[str, ...] = ()
+        if isinstance(given, str):
+            options = json_list(given)
+        elif isinstance(given, dict) and set(given) == {"text", "label"} and isinstance(given["label"], list):
+            options, names = given["text"], tuple(str(name).strip() for name in given["label"])
+        if not isinstance(options, list) or not all(isinstance(text, str | int | float) for text in options):
+            shown = printable(str(given), 60)
+            raise InputError(f"field 'choices' must be a list of texts, in CSV as JSON, not {shown!r}")
+        if len(options) < 2:
+            raise InputError(
+                f"field 'choices' must have at least two options, not {len(options)}",
+                remedy="add the others, or remove the record",
+            )
+        if len(options) > MOST_ANSWERS:
+            raise _too_many("field 'choices'", len(options))
+        texts = tuple(encodable(str(text)).strip() for text in options)
+        if "" in texts:
+            raise InputError(
+                f"field 'choices': option {texts.index('') + 1} is empty", remedy="fill it in, or remove it"
+            )
+        if names and (len(names) != len(texts) or len(set(names)) != len(names)):
+            raise InputError("field 'choices' must have one label per text, each a different one")
+        return cls(texts, tuple(range(len(texts))), names)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The texts in the order in which they are shown."""
+        return tuple(self.texts[k] for k in self.order)
+
+    def __str__(self) -> str:
+        """The options as lines: ``A. text``."""
+        return lettered(self.shown)
+
+    def label(self, value: Any, field: str) -> int:
+        """The number, in the order shown, of the option that a label of the record names."""
+        if not self.names:
+            return self.place(read_label(value, LETTERS[: len(self)], field))
+        if (name := str(value).strip()) not in self.names:
+            raise InputError(
+                f"field {field!r} must be one of the labels in 'choices', "
+                f"{printable(', '.join(self.names), 120)}, not {printable(name, 40)!r}",
+                remedy="correct it, or remove the record",
+            )
+        return self.place(self.names.index(name))
+
+    def place(self, number: int) -> int:
+        """Where an option of the record is shown, from 0."""
+        if number >= len(self):
+            raise InputError(f"the label maps to option {number}, counted from 0, and there are {len(self)}")
+        return self.order.index(number)
+
+    def permuted(self, seed: int, number: int) -> Choices:
+        """The options in a random order, which depends on the seed and the number of the item only."""
+        order = np.random.default_rng([seed, number]).permutation(len(self))
+        return replace(self, order=tuple(order.tolist()))
+
+    def shown_in(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Messages with the options at their end, unless they have them; then in the order shown."""
+        original = lettered(self.texts)
+        if any(original in message.content for message in messages):
+            return tuple(
+                replace(message, content=message.content.replace(original, str(self))) for message in messages
+            )
+        last = messages[-1]
+        return (*messages[:-1], replace(last, content=f"{last.content.rstrip()}\n{self}"))
+
+
+def lettered(texts: tuple[str, ...]) -> str:
+    """Options as lines: ``A. text``."""
+    return "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, texts, strict=False))

@@ -7,7 +7,8 @@ rows of the split in order, so that scores and logits recorded elsewhere can be 
 
 from __future__ import annotations
 
-import json
+import logging
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,13 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.items import hub
-from blindcal.items.answers import LETTERS
-from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE
-from blindcal.items.eval_logs import log_reader
+from blindcal.items import inspect_logs, lm_eval_logs
+from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, json_list
 from blindcal.items.files import Items, collect, load
-from blindcal.items.hub import HubDataSet
-from blindcal.items.record_files import READERS, Record, csv_rows, read_records
+from blindcal.items.record_files import READERS, Record, csv_records, plain, read_records
 from blindcal.items.record_format import WORDS_FIELD, RecordFormat
 from blindcal.text import listed, printable
 
@@ -29,8 +27,33 @@ MMLU_LETTERS = LETTERS[:4]
 BUILTIN, BUILTIN_SIZE = "builtin", 1000
 FAMILIES = ("numbers", "letters", "dates", "lists", "logic", "kinds", "facts", "events", "reviews")
 
+PREFIX = "hf:"
+_FORM = re.compile(r"(?P<name>[^:@]+)(?::(?P<config>[^:@]+))?(?:@(?P<split>[^:@]+))?")
+_LOGS = (inspect_logs.READER, lm_eval_logs.READER)
+
 
 @dataclass(frozen=True, slots=True)
+class HubDataSet:
+    """Where a data set is: its name on the Hub (or a folder), its configuration and its split."""
+
+    name: str
+    config: str | None = None
+    split: str | None = None
+
+    @classmethod
+    def parse(cls, source: str) -> HubDataSet:
+        """Read ``hf:NAME[:CONFIG][@SPLIT]``."""
+        match = _FORM.fullmatch(source.removeprefix(PREFIX))
+        if match is None:
+            raise InputError(f"{printable(source)}: must have the form hf:NAME[:CONFIG][@SPLIT]")
+        return cls(match["name"], match["config"], match["split"])
+
+    def __str__(self) -> str:
+        config = "" if self.config is None else f":{self.config}"
+        return f"{PREFIX}{self.name}{config}" + ("" if self.split is None else f"@{self.split}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
     """A public data set: where it is, and how its rows become items.
 
@@ -60,7 +83,7 @@ class DataSet:
 
     def _hosted(self) -> Iterator[Record]:
         try:
-            yield from hub.records(self.hosted)
+            yield from hub_records(self.hosted)
         except MissingExtraError as error:
             raise MissingExtraError(
                 error.message,
@@ -78,8 +101,8 @@ class DataSet:
         if not folder.is_dir():
             raise InputError("{data_dir}: no such folder", options={"data_dir": str(folder)})
         for pattern in self.files:
-            if found := [path for path in sorted(folder.glob(pattern)) if _readable(path)]:
-                return found
+            if paths := [path for path in sorted(folder.glob(pattern)) if _readable(path)]:
+                return paths
         raise InputError(
             "{data_dir}: holds none of the set's files; blindcal looks for "
             f"{', '.join(self.files)} ({', '.join(READERS)}, .gz)",
@@ -114,14 +137,14 @@ def _mmlu_choices(rows: Iterable[Record]) -> Iterator[Record]:
 
 
 def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
-    for one in _mmlu_choices(rows):
-        for letter, choice in zip(MMLU_LETTERS, one[CHOICES_FIELD], strict=True):
+    for question in _mmlu_choices(rows):
+        for letter, choice in zip(MMLU_LETTERS, question[CHOICES_FIELD], strict=True):
             yield {
-                "id": f"{one['id']}/{letter}",
-                "label": int(letter == one["label"]),
-                "group": one["id"],
-                "subject": one["subject"],
-                "question": one["question"],
+                "id": f"{question['id']}/{letter}",
+                "label": int(letter == question["label"]),
+                "group": question["id"],
+                "subject": question["subject"],
+                "question": question["question"],
                 "choice": choice,
             }
 
@@ -134,41 +157,42 @@ _MMLU_FILES = (
 
 #: The sets that are known by name, besides the built-in questions.
 SETS = {
-    one.name: one
-    for one in (
+    known.name: known
+    for known in (
         DataSet(
-            "boolq",
-            "BoolQ, validation: 3,270 yes/no questions about a passage (CC BY-SA 3.0)",
-            HubDataSet("google/boolq", None, "validation"),
-            (
+            name="boolq",
+            about="BoolQ, validation: 3,270 yes/no questions about a passage (CC BY-SA 3.0)",
+            hosted=HubDataSet("google/boolq", None, "validation"),
+            files=(
                 *("boolq_validation.*", "boolq/validation*", "boolq/data/validation*", "BoolQ/val.jsonl*"),
                 *("boolq/dev.jsonl*", "data/validation*", "validation*", "dev.jsonl*", "val.jsonl*"),
             ),
-            3270,
-            "Passage: {passage}\nQuestion: {question}?\nAnswer True or False.",
-            ("True", "False"),
-            _boolq,
+            rows=3270,
+            template="Passage: {passage}\nQuestion: {question}?\nAnswer True or False.",
+            words=("True", "False"),
+            questions=_boolq,
         ),
         DataSet(
-            "mmlu",
-            "MMLU, test: 14,042 questions of 57 subjects, each split in four: 56,168 items (MIT)",
-            HubDataSet("cais/mmlu", "all", "test"),
-            _MMLU_FILES,
-            14042,
-            "Question: {question}\nProposed answer: {choice}\n"
+            name="mmlu",
+            about="MMLU, test: 14,042 questions of 57 subjects, each split in four: 56,168 items (MIT)",
+            hosted=HubDataSet("cais/mmlu", "all", "test"),
+            files=_MMLU_FILES,
+            rows=14042,
+            template="Question: {question}\nProposed answer: {choice}\n"
             "Is the proposed answer correct? Reply only with Yes or No.",
-            ("Yes", "No"),
-            _mmlu,
+            words=("Yes", "No"),
+            questions=_mmlu,
         ),
         DataSet(
-            "mmlu-choices",
-            "MMLU, test: 14,042 questions of 57 subjects, with four options each (MIT)",
-            HubDataSet("cais/mmlu", "all", "test"),
-            _MMLU_FILES,
-            14042,
-            f"The following is a multiple choice question about {{topic}}.\n\n{QUESTION_TEMPLATE}\nAnswer:",
-            MMLU_LETTERS,
-            _mmlu_choices,
+            name="mmlu-choices",
+            about="MMLU, test: 14,042 questions of 57 subjects, with four options each (MIT)",
+            hosted=HubDataSet("cais/mmlu", "all", "test"),
+            files=_MMLU_FILES,
+            rows=14042,
+            template="The following is a multiple choice question about {topic}.\n\n"
+            f"{QUESTION_TEMPLATE}\nAnswer:",
+            words=MMLU_LETTERS,
+            questions=_mmlu_choices,
         ),
     )
 }
@@ -178,7 +202,7 @@ NAMES = (*SETS, BUILTIN)
 
 def is_name(source: str | Path) -> bool:
     """Whether this names a set and not a file; a file of the same name takes precedence."""
-    named = str(source) in NAMES or str(source).startswith(hub.PREFIX)
+    named = str(source) in NAMES or str(source).startswith(PREFIX)
     return named and not Path(source).is_file()
 
 
@@ -187,7 +211,7 @@ def check_there(source: str | Path) -> None:
     if not is_name(source) and not Path(source).is_file():
         raise InputError(
             f"{printable(str(source))}: no such file, and no set of this name; "
-            f"the sets are {', '.join(NAMES)} and {hub.PREFIX}NAME[:CONFIG][@SPLIT]"
+            f"the sets are {', '.join(NAMES)} and {PREFIX}NAME[:CONFIG][@SPLIT]"
         )
 
 
@@ -206,10 +230,11 @@ def open_items(
     reading = reading or RecordFormat()
     check_there(source)
     if not is_name(source):
-        if (read_log := log_reader(Path(source))) is not None:
-            records = read_log(Path(source), reading)
-            return collect(str(source), records, reading, labelled=labelled, keep_records=keep_records)
-        return load(source, reading, labelled=labelled, keep_records=keep_records)
+        path = Path(source)
+        if (log := next((each for each in _LOGS if each.recognises(path)), None)) is None:
+            return load(path, reading, labelled=labelled, keep_records=keep_records)
+        records = log.records(path, reading)
+        return collect(str(source), records, reading, labelled=labelled, keep_records=keep_records)
     name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
@@ -219,7 +244,7 @@ def open_items(
             f"{{data_dir}} is for {listed(tuple(SETS))}, not for {printable(name)}", options={"data_dir": ...}
         )
     else:
-        records = builtin() if name == BUILTIN else hub.records(HubDataSet.parse(name))
+        records = builtin() if name == BUILTIN else hub_records(HubDataSet.parse(name))
     return collect(name, records, reading, labelled=labelled, keep_records=keep_records)
 
 
@@ -233,6 +258,55 @@ def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
             f"n must be between 1 and {BUILTIN_SIZE:,}, the number of built-in questions, not {n:,}"
         )
     return islice(read_records(Path(__file__).with_name("builtin.jsonl.gz")), n)
+
+
+def hub_records(hosted: HubDataSet) -> Iterator[Record]:
+    """The rows of one split, in order; class numbers are replaced by class names."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtraError(
+            f"{hosted}: loading from Hugging Face needs datasets", remedy="pip install 'blindcal[data]'"
+        ) from None
+    log = logging.getLogger("huggingface_hub")
+    before = log.level
+    log.setLevel(logging.ERROR)  # it logs every retry; the final error says it once
+    try:
+        loaded = datasets.load_dataset(hosted.name, hosted.config, split=hosted.split)
+    except (ValueError, RuntimeError, OSError) as error:
+        raise _explained(hosted, error) from None
+    finally:
+        log.setLevel(before)
+    if isinstance(loaded, datasets.DatasetDict):
+        if len(loaded) > 1:
+            first = next(iter(loaded))
+            raise InputError(
+                f"{hosted}: has the splits {', '.join(loaded)}; choose one, such as {hosted}@{first}"
+            )
+        (loaded,) = loaded.values()
+    named = {
+        field: kind.names for field, kind in loaded.features.items() if isinstance(kind, datasets.ClassLabel)
+    }
+    for row in loaded:
+        yield plain({field: _named(value, named.get(field)) for field, value in row.items()})
+
+
+def _named(value: Any, names: list[str] | None) -> Any:
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+
+
+def _explained(hosted: HubDataSet, error: Exception) -> InputError:
+    """Turn an error from loading a data set into one line that says what to do."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{hosted}: no such data set, or it needs a login ({printable(str(error), 120)})")
+    if isinstance(error, ConnectionError | TimeoutError):
+        return InputError(
+            f"{hosted}: the Hugging Face Hub cannot be reached",
+            remedy="without a network, download the set's files elsewhere and name their folder: {data_dir} "
+            f"for a set that blindcal knows, {PREFIX}FOLDER[@SPLIT] for any other",
+            options={"data_dir": ...},
+        )
+    return InputError(f"{hosted}: {printable(' '.join(str(error).split()), 300)}")
 
 
 def _counted(rows: Iterable[Record], wanted: int) -> Iterator[Record]:
@@ -268,13 +342,10 @@ def _letter(answer: Any) -> str:
 def _choices(row: Record) -> list[str]:
     given = row["choices"] if "choices" in row else [_first(row, letter) for letter in MMLU_LETTERS]
     if isinstance(given, str):  # a CSV cell
-        try:
-            given = json.loads(given)
-        except (ValueError, RecursionError):
-            raise InputError("field 'choices' must be a list, in CSV as JSON") from None
+        given = json_list(given)
     if not isinstance(given, list) or len(given) != len(MMLU_LETTERS):
         raise InputError(f"field 'choices' must hold four answers, not {printable(str(given), 60)}")
-    return [str(one) for one in given]
+    return [str(choice) for choice in given]
 
 
 def _readable(path: Path) -> bool:
@@ -285,18 +356,10 @@ def _is_headless(path: Path) -> bool:
     """Whether this is one subject's file as MMLU's authors publish it: no header, the subject in its name."""
     if path.suffix != ".csv" or not path.stem.endswith("_test") or path.stem == "mmlu_test":
         return False
-    with csv_rows(path) as rows:
-        return "question" not in next(rows, [])
+    return "question" not in next(read_records(path), {})
 
 
 def _headless(path: Path) -> Iterator[Record]:
-    with csv_rows(path) as rows:
-        for number, row in enumerate(rows, 1):
-            if len(row) != 2 + len(MMLU_LETTERS):
-                raise InputError(f"{path}, row {number}: must have six fields, not {len(row)}")
-            yield {
-                "subject": path.stem.removesuffix("_test"),
-                "question": row[0],
-                "choices": row[1:-1],
-                "answer": row[-1],
-            }
+    subject = path.stem.removesuffix("_test")
+    for _, row in csv_records(path, ("question", *MMLU_LETTERS, "answer")):
+        yield {**row, "subject": subject}

@@ -1,49 +1,123 @@
-"""Logs of evaluation tools as files of items: which tool's a file is, and its questions as records."""
+"""Questions in the logs of other tools, as records of items: what was asked, and the right answer.
+
+Each tool has a small module that makes `LoggedQuestion` of its logs and offers a `LogReader`; what they have
+in common is here. A log says what was sent to a model, but seldom which answers were possible. They are the
+options of a question, the words that the log scores, or the few words that all targets are among. Questions
+that are answered in free text have no such answers, and cannot be audited.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 from blindcal.errors import InputError
-from blindcal.items.inspect_logs import inspect_questions
-from blindcal.items.lm_eval_logs import is_sample, lm_eval_questions
-from blindcal.items.logged_questions import LoggedQuestion, item_records
-from blindcal.items.record_files import UNREADABLE, Record, json_lines
-from blindcal.items.record_format import RecordFormat
+from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, lettered
+from blindcal.items.record_files import Record
+from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
+from blindcal.records import Message
+from blindcal.text import printable
 
-LogReader: TypeAlias = Callable[[Path, RecordFormat], Iterator[Record]]
-
-_HEAD = 4096  # bytes at the start of an Inspect log in JSON that name its parts
-
-
-def log_reader(path: Path) -> LogReader | None:
-    """What reads a file as the log of an evaluation tool; ``None`` if it is none."""
-    suffix = path.suffix.lower()
-    if suffix == ".eval":
-        return _inspect
-    try:
-        if suffix == ".json":
-            with path.open("rb") as file:
-                return _inspect if b'"eval"' in file.read(_HEAD) else None
-        if suffix == ".jsonl":
-            return _lm_eval if is_sample(next(json_lines(path, False))[1]) else None
-    except (StopIteration, *UNREADABLE):
-        pass  # the reader of files of items says what is wrong
-    return None
+_PAIRS = (("yes", "no"), ("true", "false"))  # the positive answer first
+_RESERVED = {
+    *("id", "label", "prompt", "messages", "question", "group"),
+    *(CHOICES_FIELD, ANSWERS_FIELD, WORDS_FIELD),
+}
 
 
-def _inspect(path: Path, reading: RecordFormat) -> Iterator[Record]:
-    return _records(path, inspect_questions(path), reading)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedQuestion:
+    """A question in a log, with the messages as they were sent; a plain prompt is one message.
+
+    ``question`` is the text of the question itself. If it has ``choices``, they are shown in a prompt of ours
+    and answered with letters, and ``target`` is the letter of the right one. If not, the messages are asked
+    as they were, and answered with one of the ``answers``, if the log names them.
+    """
+
+    id: str | int
+    messages: tuple[Message, ...]
+    target: str
+    question: str
+    choices: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _lm_eval(path: Path, reading: RecordFormat) -> Iterator[Record]:
-    return _records(path, lm_eval_questions(path, completions=reading.role == "prompt"), reading)
+@dataclass(frozen=True, slots=True)
+class LogReader:
+    """The reader of one tool's logs: whether a file is one of them, and its questions."""
+
+    recognises: Callable[[Path], bool]
+    questions: Callable[[Path, RecordFormat], Iterable[LoggedQuestion]]
+
+    def records(self, path: Path, reading: RecordFormat) -> Iterator[Record]:
+        """The questions of a log as records of items."""
+        try:
+            yield from item_records(list(self.questions(path, reading)), reading.answers)
+        except InputError as error:
+            raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
 
 
-def _records(path: Path, questions: Iterable[LoggedQuestion], reading: RecordFormat) -> Iterator[Record]:
-    try:
-        yield from item_records(list(questions), reading.answers)
-    except InputError as error:
-        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
+def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = ()) -> Iterator[Record]:
+    """The questions as records; ``named`` are the answers that the user names, if any."""
+    words: tuple[str, ...] = ()
+    if not named and any(not each.choices and not each.answers for each in questions):
+        words = _target_words(questions)
+    for each in questions:
+        own = {name: value for name, value in each.fields.items() if name not in _RESERVED}
+        record = {"id": each.id, "label": each.target, "question": each.question, **own, **_prompt(each)}
+        if not each.choices and not named:
+            record[ANSWERS_FIELD] = list(each.answers or words)
+        yield record
+
+
+def two_words(options: Sequence[str]) -> tuple[str, str]:
+    """Two answer words with the positive one first: yes or true, or else the second of them."""
+    first, second = options
+    positive = {pair[0] for pair in _PAIRS}
+    return (first, second) if first.casefold() in positive else (second, first)
+
+
+def _prompt(each: LoggedQuestion) -> Record:
+    """The fields from which the prompt is made."""
+    *before, last = each.messages
+    if not each.choices:
+        alone = not before and last.role in ("user", "prompt")
+        messages = [asdict(message) for message in each.messages]
+        return {"prompt": last.content} if alone else {"messages": messages}
+    record: Record = {CHOICES_FIELD: list(each.choices)}
+    if before:  # instructions and examples stay, and the question is asked as without them
+        asked = QUESTION_TEMPLATE.replace("{choices}", lettered(each.choices))
+        last = Message("user", asked.replace("{question}", each.question))
+        record["messages"] = [asdict(message) for message in (*before, last)]
+    return record
+
+
+def _target_words(questions: Sequence[LoggedQuestion]) -> tuple[str, ...]:
+    """The words that all targets are among, the positive one first if there are two."""
+    targets = list(dict.fromkeys(each.target for each in questions if not each.choices))
+    folded = {target.casefold() for target in targets}
+    for pair in _PAIRS:
+        if folded <= set(pair):
+            return _spelled_alike(pair, targets[0])
+    if len(targets) > 1 and all(target in LETTERS for target in targets):
+        return LETTERS[: 1 + LETTERS.index(max(targets))]
+    usual = {*LETTERS, *_PAIRS[0], *_PAIRS[1]}
+    other = next((target for target in targets if usual.isdisjoint((target, target.casefold()))), None)
+    raise InputError(
+        f"the target {printable(other or targets[0], 40)!r} is free text"
+        if other is not None
+        else f"the targets {printable(', '.join(targets), 60)} do not show which answers are possible",
+        remedy="an audit needs questions with a fixed set of answers; if every target is one of a few words, "
+        "name these with {answers}",
+        options={"answers": ...},
+    )
+
+
+def _spelled_alike(pair: tuple[str, str], example: str) -> tuple[str, str]:
+    """The words of a pair, with capital letters where the example has them."""
+    if example.isupper():
+        return pair[0].upper(), pair[1].upper()
+    return (pair[0].title(), pair[1].title()) if example[:1].isupper() else pair

@@ -14,17 +14,8 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.items.answers import LETTERS, written_label
-from blindcal.items.choices import CHOICES_FIELD
-from blindcal.items.record_files import (
-    UNREADABLE,
-    Record,
-    as_line,
-    decode,
-    numbered_lines,
-    reader_of,
-    unreadable,
-)
+from blindcal.items.answers import CHOICES_FIELD, LETTERS, written_label
+from blindcal.items.record_files import Record, as_line, numbered_records
 from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
 from blindcal.items.repeated_prompts import RepeatedPrompts, repeated_prompts, resampling_units
 from blindcal.records import IntArray, Item
@@ -35,19 +26,17 @@ MOST_PARTS = 200
 
 
 class Items:
-    """The items of a file, by number.
+    """The items of a file or a set, in order.
 
-    ``labels`` and ``groups`` (numbered in order of appearance, ``None`` if every item stands alone) are
-    columns. ``digest`` identifies everything that would be asked, including labels and groups, so that a run
-    can tell whether it is continued with the same questions. Unless they are ``labelled``, labels are not
-    read, and ``labels_ignored`` says whether there are any. The records themselves are kept only for `lines`.
+    Unless they are ``labelled``, labels are not read, and ``labels_ignored`` says whether there are any. The
+    records are kept only for `lines`.
     """
 
     def __init__(
         self,
         path: Path,
         reading: RecordFormat,
-        lines: Iterable[tuple[str, bytes]],
+        records: Iterable[tuple[str, Record]],
         *,
         labelled: bool = True,
         keep_records: bool = False,
@@ -60,20 +49,11 @@ class Items:
         self._digest = hashlib.blake2b(digest_size=16)
         self._words: tuple[str, ...] | None = None
         self._parts = set[str]()
-        at = "the start"
-        try:
-            for where, line in lines:
-                at = where
-                if line.strip():
-                    self._add(decode(line))
-        except UNREADABLE as error:
-            refused = isinstance(error, OSError) and error.errno is not None  # whatever was read before
-            read = "" if refused else f", after {at}"
-            raise InputError(f"{path}{read}: {unreadable(error)}") from None
-        except InputError as error:
-            if error.message.startswith(str(path)):
-                raise
-            raise error.prefixed(f"{path}, {at}: ") from None
+        for where, record in records:
+            try:
+                self._add(record)
+            except InputError as error:
+                raise error.prefixed(f"{path}, {where}: ") from None
         self._check()
 
     def __len__(self) -> int:
@@ -129,7 +109,7 @@ class Items:
 
     @cached_property
     def groups(self) -> IntArray | None:
-        """The number of every item's `resampling_units`: groups, and items with the same prompt."""
+        """The number of every item's `resampling_units`; ``None`` if every item stands alone."""
         names = [item.group for item in self._items]
         if not any(names):
             return resampling_units(None, self._prompts)
@@ -151,7 +131,10 @@ class Items:
 
     @property
     def digest(self) -> str:
-        """A hash of everything that would be asked."""
+        """A hash of everything that would be asked, labels and groups included.
+
+        It tells a run whether it is continued with the same questions.
+        """
         return self._digest.hexdigest()
 
     @cached_property
@@ -209,9 +192,8 @@ def load(
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    reader, zipped = reader_of(path)
-    lines = reader(path, zipped)
-    return Items(path, reading or RecordFormat(), lines, labelled=labelled, keep_records=keep_records)
+    records = numbered_records(path)
+    return Items(path, reading or RecordFormat(), records, labelled=labelled, keep_records=keep_records)
 
 
 def collect(
@@ -222,12 +204,11 @@ def collect(
     labelled: bool = True,
     keep_records: bool = False,
 ) -> Items:
-    """Check records that do not come from a single file.
-
-    ``name`` replaces the file name in messages and results; errors give the number of the record.
-    """
-    lines = numbered_lines("record", records)
-    return Items(Path(name), reading or RecordFormat(), lines, labelled=labelled, keep_records=keep_records)
+    """Check records that do not come from a single file; ``name`` replaces the file name in messages."""
+    numbered = ((f"record {number}", record) for number, record in enumerate(records, 1))
+    return Items(
+        Path(name), reading or RecordFormat(), numbered, labelled=labelled, keep_records=keep_records
+    )
 
 
 def _mixed_words(words: tuple[str, ...] | None, before: tuple[str, ...] | None, record: Record) -> InputError:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.answers import LETTERS
-from blindcal.items.logged_questions import LoggedQuestion
+from blindcal.items.eval_logs import LoggedQuestion, LogReader
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from blindcal.text import encodable, printable
 
@@ -16,15 +17,22 @@ if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalSample
     from inspect_ai.model import ChatMessage
 
+_HEAD = 4096  # bytes at the start of a log in JSON that name its parts
 
-def inspect_questions(path: Path) -> Iterator[LoggedQuestion]:
+
+def _recognises(path: Path) -> bool:
+    if path.suffix.lower() != ".json":
+        return path.suffix.lower() == ".eval"
+    with path.open("rb") as file:
+        return b'"eval"' in file.read(_HEAD)
+
+
+def _questions(path: Path, _: RecordFormat) -> Iterator[LoggedQuestion]:
     """The samples of a log, each once: of several epochs, the first."""
-    log = _read(path)
-    seen = set[str]()
-    for sample in log.samples or ():
-        if str(sample.id) in seen:
-            continue
-        seen.add(str(sample.id))
+    samples: dict[str, EvalSample] = {}
+    for sample in _read(path).samples or ():
+        samples.setdefault(str(sample.id), sample)
+    for sample in samples.values():
         try:
             yield _question(sample)
         except InputError as error:
@@ -48,30 +56,36 @@ def _read(path: Path) -> EvalLog:
 
 
 def _question(sample: EvalSample) -> LoggedQuestion:
-    messages = tuple(_message(one) for one in _sent(sample))
+    messages = tuple(_message(message) for message in _sent(sample))
     question = sample.input if isinstance(sample.input, str) else _message(sample.input[-1]).content
-    fields = {name: value for name, value in sample.metadata.items() if _plain(value)}
-    choices = tuple(encodable(one) for one in sample.choices or ())
-    target = _target(sample, choices)
-    return LoggedQuestion(sample.id, messages, target, encodable(question), choices, fields=fields)
+    choices = tuple(encodable(text) for text in sample.choices or ())
+    metadata = sample.metadata.items()
+    return LoggedQuestion(
+        id=sample.id,
+        messages=messages,
+        target=_target(sample, choices),
+        question=encodable(question),
+        choices=choices,
+        fields={name: value for name, value in metadata if isinstance(value, str | int | float)},
+    )
 
 
 def _sent(sample: EvalSample) -> list[ChatMessage]:
     """The messages before the model's answer."""
-    said = list(sample.messages)
-    if said and said[-1].role == "assistant":
-        said.pop()
-    if not said:  # the sample failed before anything was sent
+    sent = list(sample.messages)
+    if sent and sent[-1].role == "assistant":
+        sent.pop()
+    if not sent:  # the sample failed before anything was sent
         raise InputError("nothing was sent to the model", remedy="run the sample again, or leave it out")
     given = [] if isinstance(sample.input, str) else sample.input
-    turns, examples = (sum(one.role == "assistant" for one in part) for part in (said, given))
-    calls = any(one.role == "tool" or _calls(one) for one in said)
-    if said[-1].role != "user" or calls or turns > examples:
+    turns, examples = (sum(message.role == "assistant" for message in part) for part in (sent, given))
+    calls = any(message.role == "tool" or _calls(message) for message in sent)
+    if sent[-1].role != "user" or calls or turns > examples:
         raise InputError(
             "is a conversation of several turns or with tools, not a question",
             remedy="log a task that generates one answer per sample",
         )
-    return said
+    return sent
 
 
 def _calls(message: ChatMessage) -> bool:
@@ -102,5 +116,4 @@ def _target(sample: EvalSample, choices: tuple[str, ...]) -> str:
     )
 
 
-def _plain(value: Any) -> bool:
-    return isinstance(value, str | int | float)
+READER = LogReader(_recognises, _questions)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from blindcal.errors import InputError
 from blindcal.items.answers import LETTERS
-from blindcal.items.logged_questions import LoggedQuestion, two_words
-from blindcal.items.record_files import Record, decode, read_records
+from blindcal.items.eval_logs import LoggedQuestion, LogReader, two_words
+from blindcal.items.record_files import UNREADABLE, Record, decode, json_lines, read_records
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from blindcal.text import encodable, printable
 
@@ -31,44 +32,36 @@ def _templated(path: Path) -> bool:
         return False
 
 
-def is_sample(line: bytes) -> bool:
-    """Whether a line is that of a sample log."""
+def _recognises(path: Path) -> bool:
+    """Whether the first line of a file is that of a sample log."""
     try:
-        return set(decode(line)) >= _KEYS
-    except InputError:
-        return False
+        return path.suffix.lower() == ".jsonl" and set(decode(next(json_lines(path))[1])) >= _KEYS
+    except (StopIteration, InputError, *UNREADABLE):
+        return False  # the reader of files of items says what is wrong
 
 
-def lm_eval_questions(path: Path, *, completions: bool) -> list[LoggedQuestion]:
-    """The samples of a log, each once; of several filters, the first.
-
-    ``completions`` says that they will be asked as plain prompts.
-    """
-    if _templated(path) and not completions:
+def _questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion]:
+    """The samples of a log, each once; of several filters, the first."""
+    if _templated(path) and reading.role != "prompt":
         raise InputError(
             f"{path}: its prompts are filled in by a chat template already",
             remedy="audit them as plain prompts, with {api}",
             options={"api": "completions"},
         )
-    found, scored = [], []
-    for number, sample in enumerate(_once(read_records(path)), 1):
+    samples: dict[str, Record] = {}
+    for record in read_records(path):
+        samples.setdefault(str(record.get("doc_id")), record)
+    questions, scored = [], []
+    for number, sample in enumerate(samples.values(), 1):
         try:
             question, options = _question(sample)
         except InputError as error:
             raise error.prefixed(f"{path}, sample {number}: ") from None
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
             raise InputError(f"{path}, sample {number}: is not one of lm-evaluation-harness") from None
-        found.append(question)
+        questions.append(question)
         scored.append(options)
-    return _with_answers(found, scored) if all(scored) else found
-
-
-def _once(samples: Iterable[Record]) -> Iterator[Record]:
-    seen = set()
-    for sample in samples:
-        if (doc := str(sample.get("doc_id"))) not in seen:
-            seen.add(doc)
-            yield sample
+    return _with_answers(questions, scored) if all(scored) else questions
 
 
 def _question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
@@ -76,12 +69,15 @@ def _question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
     requests = [tuple(request.values()) for request in sample["arguments"].values()]
     first = requests[0]
     messages = _messages(first[0])
-    fields = {name: value for name, value in sample["doc"].items() if isinstance(value, str | int | float)}
-    blank = LoggedQuestion(
-        sample["doc_id"], messages, str(sample["target"]).strip(), messages[-1].content, fields=fields
+    question = LoggedQuestion(
+        id=sample["doc_id"],
+        messages=messages,
+        target=str(sample["target"]).strip(),
+        question=messages[-1].content,
+        fields={name: value for name, value in sample["doc"].items() if isinstance(value, str | int | float)},
     )
     if len(first) == 2 and isinstance(first[1], dict):
-        return blank, ()
+        return question, ()
     if len(first) != 2 or len(requests) < 2:
         raise InputError(
             "is the likelihood of a text, not a question with answers",
@@ -94,14 +90,16 @@ def _question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
     own = (request for request in requests if request[0] == first[0])  # not those without a prompt
     options = tuple(encodable(str(request[1])) for request in own)
     right = _right(sample["target"], tuple(text.strip() for text in options))
-    return replace(blank, target=str(right)), options
+    return replace(question, target=str(right)), options
 
 
 def _messages(given: Any) -> tuple[Message, ...]:
     """What was sent: a prompt, or a chat as text of JSON."""
     if isinstance(given, list):
         (given,) = given
-        return tuple(Message(str(one["role"]), encodable(one["content"])) for one in json.loads(given))
+        return tuple(
+            Message(str(message["role"]), encodable(message["content"])) for message in json.loads(given)
+        )
     return (Message("prompt", encodable(given)),)
 
 
@@ -150,3 +148,6 @@ def _without_cue(prompt: str) -> str:
         if text.endswith(f"\n{cue}"):
             return text.removesuffix(cue).rstrip()
     return text
+
+
+READER = LogReader(_recognises, _questions)

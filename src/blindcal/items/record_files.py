@@ -1,4 +1,4 @@
-"""Read the records of JSON lines, CSV, TSV and Parquet files, each as one line of JSON."""
+"""The records of JSON lines, CSV, TSV and Parquet files; errors name the file and the place."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -18,64 +17,47 @@ from blindcal.errors import FileError, InputError, MissingExtraError
 from blindcal.text import printable
 
 Record: TypeAlias = dict[str, Any]
-Reader: TypeAlias = Callable[[Path, bool], Iterator[tuple[str, bytes]]]
+Numbered: TypeAlias = Iterator[tuple[str, Record]]
+"""Records, each with its place."""
 
+UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error)
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a file, unchanged; errors name the file and the line."""
-    reader, zipped = reader_of(path)
+    """The records of a file, unchanged."""
+    return (record for _, record in numbered_records(path))
+
+
+def numbered_records(path: Path) -> Numbered:
+    """The records of a file, each with its place."""
     at = "the start"
     try:
-        for where, line in reader(path, zipped):
-            at = where
-            if line.strip():
-                yield decode(line)
-    except InputError as error:
-        raise error.prefixed(f"{path}, {at}: ") from None
+        for at, record in READERS[format_of(path)](path):
+            yield at, record
     except UNREADABLE as error:
-        raise InputError(f"{path}, after {at}: {unreadable(error)}") from None
+        refused = isinstance(error, OSError) and error.errno is not None  # whatever was read before
+        raise InputError(f"{path}{'' if refused else f', after {at}'}: {unreadable(error)}") from None
 
 
-def as_line(record: Record) -> bytes:
-    """A record as a line of JSON; bytes, as some Parquet files hold their text, must be UTF-8."""
-    return json.dumps(record, default=as_text).encode() + b"\n"
+def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The records of a file as lines of JSON, which are not checked if the file has such lines."""
+    if format_of(path) in JSON_LINES:
+        return json_lines(path)
+    return ((where, as_line(record)) for where, record in READERS[format_of(path)](path))
 
 
-def numbered_lines(noun: str, records: Iterable[Record]) -> Iterator[tuple[str, bytes]]:
-    """Records as lines of JSON, each with where it is: the noun and its number."""
-    for number, record in enumerate(records, 1):
-        where = f"{noun} {number}"
-        try:
-            line = as_line(record)
-        except InputError:
-            yield where, b""  # so that the error is about this one
-            raise
-        yield where, line
+def format_of(path: Path) -> str:
+    """The ending that says what a file is written in, without ``.gz``."""
+    name = Path(path.stem) if is_zipped(path) else path
+    if (suffix := name.suffix.lower()) not in READERS:
+        raise InputError(f"{path}: its name must end in {', '.join(READERS)}, or one of these and .gz")
+    return suffix
 
 
-def as_text(value: object) -> str:
-    """A value that JSON has no form for as text; bytes must be UTF-8."""
-    if not isinstance(value, bytes | bytearray):
-        return str(value)
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        shown = printable(repr(bytes(value[:20])), 60)
-        raise InputError(f"holds bytes that are not UTF-8 text ({shown}); convert them first") from None
-
-
-def reader_of(path: Path) -> tuple[Reader, bool]:
-    """The reader for a file of this name, and whether the file is gzipped."""
-    zipped = path.suffix.lower() == ".gz"
-    suffix = Path(path.stem).suffix.lower() if zipped else path.suffix.lower()
-    if suffix not in READERS:
-        raise InputError(f"{path}: a file of items ends in {', '.join(READERS)}, or one of these and .gz")
-    return READERS[suffix], zipped
-
-
-UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error)
+def is_zipped(path: Path) -> bool:
+    """Whether the name of a file says that it is gzipped."""
+    return path.suffix.lower() == ".gz"
 
 
 def unreadable(error: Exception) -> str:
@@ -89,66 +71,94 @@ def unreadable(error: Exception) -> str:
     return f"cannot be read ({why}); it may be damaged or cut off: copy or download it again"
 
 
-def json_lines(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
-    with _binary(path, zipped) as file:
+def as_line(record: Record) -> bytes:
+    """A record as a line of JSON."""
+    return json.dumps(record, default=_as_text).encode() + b"\n"
+
+
+def plain(record: Record) -> Record:
+    """A record with the values that JSON has; all others as text. Bytes must be UTF-8."""
+    return cast(Record, json.loads(as_line(record)))
+
+
+def _as_text(value: object) -> str:
+    if not isinstance(value, bytes | bytearray):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        shown = printable(repr(bytes(value[:20])), 60)
+        raise InputError(f"holds bytes that are not UTF-8 text ({shown}); convert them first") from None
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """The lines of a file, each with its place."""
+    with _binary(path) as file:
         for number, line in enumerate(file, 1):
             yield f"line {number}", line
 
 
-def _csv(path: Path, zipped: bool, delimiter: str = ",") -> Iterator[tuple[str, bytes]]:
+def _json_records(path: Path) -> Numbered:
+    for where, line in json_lines(path):
+        if line.strip():
+            try:
+                record = decode(line)
+            except InputError as error:
+                raise error.prefixed(f"{path}, {where}: ") from None
+            yield where, record
+
+
+def csv_records(path: Path, names: Sequence[str] | None = None, delimiter: str = ",") -> Numbered:
+    """The rows of a table; ``names`` are those of its columns if it has no header."""
     limit = csv.field_size_limit(sys.maxsize)  # the default refuses a prompt over 128 kB
     try:
-        with io.TextIOWrapper(_binary(path, zipped), encoding="utf-8-sig", newline="") as text:
-            rows = csv.DictReader(text, delimiter=delimiter, strict=True)
+        with io.TextIOWrapper(_binary(path), encoding="utf-8-sig", newline="") as text:
+            rows = csv.DictReader(text, names, delimiter=delimiter, strict=True)
             for row in rows:
                 where = f"line {rows.line_num}"
                 if None in row:
-                    yield where, b""
-                    raise InputError("has more fields than the header")
-                yield where, as_line({k: v for k, v in row.items() if v is not None})
+                    raise InputError(f"{path}, {where}: has more fields than the header")
+                yield where, {name: value for name, value in row.items() if value is not None}
     finally:
         csv.field_size_limit(limit)
 
 
-@contextmanager
-def csv_rows(path: Path) -> Iterator[Iterator[list[str]]]:
-    """The rows of a CSV file as they are, its header among them; the file may be gzipped."""
-    try:
-        with io.TextIOWrapper(_binary(path, path.suffix == ".gz"), encoding="utf-8-sig", newline="") as text:
-            yield csv.reader(text)
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {unreadable(error)}") from None
-
-
-def _parquet(path: Path, zipped: bool) -> Iterator[tuple[str, bytes]]:
-    if zipped:
-        raise InputError("Parquet is compressed inside; unzip it first")
+def _parquet(path: Path) -> Numbered:
+    if is_zipped(path):
+        raise InputError(f"{path}: Parquet is compressed inside; unzip it first")
     try:
         from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]  # ships no types
     except ImportError:
-        raise MissingExtraError("reading Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
+        raise MissingExtraError(f"{path}: Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
+    where = "the start"
     try:
         with parquet.ParquetFile(path) as table:
-            batches = table.iter_batches(batch_size=1024)
-            yield from numbered_lines("row", (row for batch in batches for row in batch.to_pylist()))
+            rows = (row for batch in table.iter_batches(batch_size=1024) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                where = f"row {number}"
+                yield where, plain(row)
     except ArrowException as error:
-        raise InputError(f"is not a Parquet file that can be read ({printable(str(error))})") from None
+        why = printable(str(error))
+        raise InputError(f"{path}: is not a Parquet file that can be read ({why})") from None
+    except InputError as error:
+        raise error.prefixed(f"{path}, {where}: ") from None
 
 
-READERS: dict[str, Reader] = {
-    ".jsonl": json_lines,
-    ".ndjson": json_lines,
-    ".csv": _csv,
-    ".tsv": partial(_csv, delimiter="\t"),
+JSON_LINES = (".jsonl", ".ndjson")
+READERS: dict[str, Callable[[Path], Numbered]] = {
+    **dict.fromkeys(JSON_LINES, _json_records),
+    ".csv": csv_records,
+    ".tsv": partial(csv_records, delimiter="\t"),
     ".parquet": _parquet,
 }
 
 
-def _binary(path: Path, zipped: bool) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb") if zipped else path.open("rb"))
+def _binary(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb") if is_zipped(path) else path.open("rb"))
 
 
 def decode(line: bytes) -> Record:
+    """A line of JSON as a record."""
     from blindcal.untrusted_json import JsonError, read_json  # scores are read without it
 
     try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,8 +11,16 @@ import msgspec
 
 from blindcal.errors import InputError
 from blindcal.field_rules import FromZero, check_fields
-from blindcal.items.answers import LETTERS, parse_answers, read_label, read_label_of_two
-from blindcal.items.choices import CHOICES_FIELD, QUESTION_TEMPLATE, Choices
+from blindcal.items.answers import (
+    CHOICES_FIELD,
+    LETTERS,
+    QUESTION_TEMPLATE,
+    Choices,
+    json_list,
+    parse_answers,
+    read_label,
+    read_label_of_two,
+)
 from blindcal.items.record_files import Record
 from blindcal.records import UNLABELLED, Item, Message
 from blindcal.text import encodable, printable
@@ -109,9 +115,9 @@ class RecordFormat:
             _optional(record, self.id_field) or str(number),
             self._label(record, choices, answers) if labelled else UNLABELLED,
             self._messages(record, choices, answers),
-            _optional(record, self.group_field),
-            self._part(record),
-            len(choices or answers) or 2,
+            group=_optional(record, self.group_field),
+            part=self._part(record),
+            choices=len(choices or answers) or 2,
         )
 
     def choices(self, record: Record, number: int) -> Choices | None:
@@ -124,17 +130,17 @@ class RecordFormat:
                 remedy="add the field to all records, or leave {permute} out",
                 options={"permute": True},
             )
-        found = Choices.read(record[CHOICES_FIELD])
+        choices = Choices.read(record[CHOICES_FIELD])
         named = len(self.answers)
-        if named and (self.answers != LETTERS[:named] or named < len(found)):
-            letters = ", ".join(LETTERS[: len(found)])
+        if named and (self.answers != LETTERS[:named] or named < len(choices)):
+            letters = ", ".join(LETTERS[: len(choices)])
             raise InputError(
                 f"field 'choices': its options are answered with the letters {letters}, not with "
                 f"{printable(', '.join(self.answers), 80)}",
                 remedy="leave {answers} out, or make the prompt from other fields with {template}",
                 options={"answers": ..., "template": ...},
             )
-        return found if self.permute is None else found.permuted(self.permute, number)
+        return choices if self.permute is None else choices.permuted(self.permute, number)
 
     def has_options(self, record: Record) -> bool:
         """Whether the prompt of a record shows its choices, whose letters are then the answers.
@@ -159,8 +165,11 @@ class RecordFormat:
         given = record.get(ANSWERS_FIELD)
         if self.answers or record.get(WORDS_FIELD) or not isinstance(given, str | list) or given == "":
             return self.answers
-        with _field_explained():
+        try:
             return parse_answers(given, f"field {ANSWERS_FIELD!r}")
+        except InputError as error:
+            hint = f"rename the field {ANSWERS_FIELD!r} if it does not name the answer words"
+            raise InputError(error.message, remedy=f"{error.remedy}; {hint}".lstrip("; ")) from None
 
     def label(self, record: Record, number: int = 0) -> int:
         """The label of a record; raises `InputError` that names the field."""
@@ -176,9 +185,7 @@ class RecordFormat:
         if mapped is not None:
             return mapped
         if answers:
-            read = read_label if len(answers) > 2 else read_label_of_two
-            with contextlib.nullcontext() if self.answers else _field_explained():
-                return read(value, answers, field)
+            return (read_label if len(answers) > 2 else read_label_of_two)(value, answers, field)
         label = None if isinstance(value, list | dict) else _LABELS.get(_short(value).lower())
         if label is None:
             shown = printable(str(value).strip(), 40)
@@ -212,9 +219,13 @@ class RecordFormat:
         if template is not None:
             shown = {} if choices is None else {CHOICES_FIELD: str(choices)}
             named = {ANSWERS_FIELD: ", ".join(answers)} if answers else {}
-            said: tuple[Message, ...] = (Message(self.role, _fill(template, {**record, **shown, **named})),)
+            messages: tuple[Message, ...] = (
+                Message(self.role, _fill(template, {**record, **shown, **named})),
+            )
+        elif record.get("messages"):
+            messages = self._given_messages(record["messages"])
         elif given:
-            said = self._given_prompt(record)
+            messages = (Message(self.role, _text(record["prompt"], "prompt")),)
         else:
             also = "" if choices is None else "'question', "
             raise InputError(
@@ -222,37 +233,27 @@ class RecordFormat:
                 remedy="add one, or make the prompt from other fields with {template}",
                 options={"template": ...},
             )
-        asked = record["question"] if template is QUESTION_TEMPLATE else None
-        if not any(one.content.strip() for one in said) or (asked is not None and not str(asked).strip()):
+        question = record["question"] if template is QUESTION_TEMPLATE else "?"
+        if not str(question).strip() or not any(message.content.strip() for message in messages):
             raise InputError("the prompt is empty; remove the record, or fill in its fields")
         if choices is not None and template is None:
-            said = choices.shown_in(said)
-        return said if self.system is None else (Message("system", self.system), *said)
-
-    def _given_prompt(self, record: Record) -> tuple[Message, ...]:
-        if record.get("messages"):
-            return self._given_messages(record["messages"])
-        return (Message(self.role, _text(record["prompt"], "prompt")),)
+            messages = choices.shown_in(messages)
+        return messages if self.system is None else (Message("system", self.system), *messages)
 
     def _given_messages(self, given: Any) -> tuple[Message, ...]:
         if self.role == "prompt":
             raise InputError(
                 "field 'messages' needs a chat endpoint; give 'prompt' or a template for completions"
             )
-        if isinstance(given, str):  # a CSV cell
-            try:
-                given = json.loads(given)
-            except (ValueError, RecursionError):
-                raise InputError("field 'messages' is not JSON") from None
-        if not isinstance(given, list):
-            raise InputError("field 'messages' must be a list of {role, content}")
+        if isinstance(given, str) and (given := json_list(given)) is None:  # a CSV cell
+            raise InputError("field 'messages' is not JSON")
         try:
-            said = msgspec.convert(given, list[Message])
+            messages = msgspec.convert(given, list[Message])
         except msgspec.ValidationError:
             raise InputError(
-                "field 'messages' must hold objects with a text 'role' and a text 'content'"
+                "field 'messages' must be a list of objects with a text 'role' and a text 'content'"
             ) from None
-        return tuple(Message(encodable(one.role), encodable(one.content)) for one in said)
+        return tuple(Message(encodable(each.role), encodable(each.content)) for each in messages)
 
 
 def _fill(template: str, record: Record) -> str:
@@ -272,18 +273,6 @@ def _fill(template: str, record: Record) -> str:
 def _short(label: Any) -> str:
     """A label as text, without the decimal places that columns of floats have."""
     return str(label).strip().removesuffix(".0")
-
-
-@contextlib.contextmanager
-def _field_explained() -> Iterator[None]:
-    """Let an error about answers that a record names say that its field may mean something else."""
-    try:
-        yield
-    except InputError as error:
-        hint = f"rename the field {ANSWERS_FIELD!r} if it does not name the answer words"
-        raise InputError(
-            error.message, remedy=f"{error.remedy}; {hint}".lstrip("; "), options=error.options
-        ) from None
 
 
 def _text(value: Any, field: str) -> str:

@@ -1,14 +1,13 @@
-"""Score and logit files: known probabilities of a model on labelled items, as CSV or Parquet, or gzipped.
+"""Score files: known probabilities of a model on labelled items, in any format of files of items.
 
 A score file has the columns id, label and p. A logit file has one column per spelling of an answer word,
-named ``text|token id``, from which all probabilities follow (METHOD 1). One reader handles both. A choice
-file is about more than two answers (METHOD 8): it has a column ``logit_<answer>`` for each. Files that
-``blindcal score`` wrote also say in the column ``asked`` what was asked of which model (`asked_of`).
+named ``text|token id``, from which all probabilities follow (METHOD 1). A choice file is about more than two
+answers (METHOD 8): it has a column ``logit_<answer>`` for each. Files that ``blindcal score`` wrote also say
+in the column ``asked`` what was asked of which model (`asked_of`).
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import re
@@ -20,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.special import expit, logsumexp
 
-from blindcal.errors import InputError, MissingExtraError
-from blindcal.items.record_files import UNREADABLE, as_text, csv_rows, unreadable
+from blindcal.errors import InputError
+from blindcal.items.record_files import numbered_records
 from blindcal.records import FloatArray, IntArray, Item, Semantics, Targets, Token
 from blindcal.text import printable, spoken
 
@@ -32,17 +31,17 @@ WORDS = (("True", "False"), ("Yes", "No"))
 ASKED = "asked"
 LOGIT = "logit_"
 """What the names of a choice file's columns of logits begin with; the answer follows."""
-ENDINGS = (".csv.gz", ".csv", ".parquet.gz", ".parquet")
 _ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet|eval))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
-_RULES: dict[str, Callable[[FloatArray], Any]] = {
-    "0 or 1": lambda numbers: np.isin(numbers, (0.0, 1.0)),
-    "a number in [0, 1]": lambda numbers: (numbers >= 0) & (numbers <= 1),
+LABEL, PROBABILITY = "0 or 1", "a number in [0, 1]"
+RULES: dict[str, Callable[[FloatArray], Any]] = {
+    LABEL: lambda numbers: np.isin(numbers, (0.0, 1.0)),
+    PROBABILITY: lambda numbers: (numbers >= 0) & (numbers <= 1),
     "a number": np.isfinite,
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
     """The ids, labels and probabilities of a file, in its order, and what the probabilities are.
 
@@ -67,7 +66,7 @@ class Scores:
         return replace(self, p=p, column=_described(targets))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceScores:
     """The ids, labels and logits of a choice file, in its order.
 
@@ -90,7 +89,7 @@ class ChoiceScores:
 
 def prompt_digest(item: Item) -> str:
     """A digest of an item's prompt and label."""
-    asked = [item.label, *((one.role, one.content) for one in item.messages)]
+    asked = [item.label, *((message.role, message.content) for message in item.messages)]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
 
 
@@ -107,35 +106,33 @@ def read_scores(path: Path, column: str = "p", words: tuple[str, ...] | None = N
     file; by default the first pair of `WORDS` that it has. Errors name the file, the row and the column.
     """
     table = read_table(path)
-    spelled = [name for name in table if "|" in name]
+    spelled = any("|" in name for name in table)
     wanted = column if column in table else "p"
-    missing = [name for name in ("label", *(() if spelled else (wanted,))) if name not in table]
-    if missing:
-        there = ", ".join(printable(name, 30) for name in table) or "none"
-        raise InputError(
-            f"{path}: must have the columns id, label and p; lacks {missing[0]}, has {there} "
-            "(logits, instead of p, go in columns named 'text|token id')"
-        )
-    if not table["label"]:
-        raise InputError(f"{path}: holds no rows")
-    ids = tuple(map(str, table.get("id", range(len(table["label"])))))
-    labels = _numbers(path, table, "label", "0 or 1").astype(np.int64)
-    asked = tuple(map(str, table.get(ASKED, ())))
+    for name in ("label", *(() if spelled else (wanted,))):
+        if name not in table:
+            raise InputError(
+                f"{path}: must have the columns id, label and p; lacks {name}, has {_names(table)} "
+                "(logits, instead of p, go in columns named 'text|token id')"
+            )
+    about: dict[str, Any] = {
+        "path": str(path),
+        "ids": ids_of(table),
+        "labels": number_column(path, table, "label", LABEL).astype(np.int64),
+        "asked": tuple(map(str, table.get(ASKED, ()))),
+    }
     if wanted in table:
-        p = _numbers(path, table, wanted, "a number in [0, 1]")
-        return Scores(str(path), ids, labels, p, wanted, asked=asked)
-    tokens = tuple(token_of(path, name) for name in spelled)
-    logits = np.column_stack([_numbers(path, table, name, "a number") for name in spelled])
+        return Scores(p=number_column(path, table, wanted, PROBABILITY), column=wanted, **about)
+    tokens, logits = spelled_logits(path, table)
     targets = answers_in(path, tokens, words)
     targets = targets if column == "p" else every_spelling(tokens, targets, _SEMANTICS[column])
     p = answer_probabilities(tokens, logits, targets)
-    return Scores(str(path), ids, labels, p, _described(targets), tokens, logits, asked)
+    return Scores(p=p, column=_described(targets), tokens=tokens, logits=logits, **about)
 
 
 def is_choice_file(path: Path) -> bool:
-    """Whether a file has the logits of several answers, as its header says; `read_choices` reads it."""
-    names = _parquet(path)[0] if ".parquet" in path.suffixes else csv_header(path)
-    return sum(name.startswith(LOGIT) for name in names) > 1
+    """Whether a file has the logits of several answers; `read_choices` reads it."""
+    _, first = next(numbered_records(path), ("", {}))
+    return sum(name.startswith(LOGIT) for name in first) > 1
 
 
 def read_choices(path: Path) -> ChoiceScores:
@@ -149,13 +146,11 @@ def read_choices(path: Path) -> ChoiceScores:
     columns = [name for name in table if name.startswith(LOGIT)]
     answers = tuple(name.removeprefix(LOGIT) for name in columns)
     if "label" not in table or len(columns) < 2 or "" in answers:
-        names = ", ".join(printable(name, 30) for name in table) or "none"
         raise InputError(
-            f"{path}: must have the columns id, label, and logit_<answer> for each answer; has {names}"
+            f"{path}: must have the columns id, label, and logit_<answer> for each answer; "
+            f"has {_names(table)}"
         )
-    if not table["label"]:
-        raise InputError(f"{path}: holds no rows")
-    logits = np.column_stack([_logits(path, table, name) for name in columns])
+    logits = np.column_stack([_choice_logits(path, table, name) for name in columns])
     there = np.isfinite(logits)
     gap = there[:, 1:] & ~there[:, :-1]
     if gap.any():
@@ -169,56 +164,44 @@ def read_choices(path: Path) -> ChoiceScores:
         raise InputError(
             f"{path}, row {int(np.argmax(few)) + 1}: must have the logits of at least two answers"
         )
-    labels = _labels(path, table["label"], answers)
+    labels = _choice_labels(path, table["label"], answers)
     foreign = ~there[np.arange(labels.size), labels]
     if foreign.any():
         row = int(np.argmax(foreign))
         name = printable(columns[labels[row]], 60)
         raise InputError(f"{path}, row {row + 1}, {name}: must be a number, since the label is this answer")
-    ids = tuple(map(str, table.get("id", range(labels.size))))
-    return ChoiceScores(str(path), ids, labels, logits, answers, tuple(map(str, table.get(ASKED, ()))))
+    asked = tuple(map(str, table.get(ASKED, ())))
+    return ChoiceScores(
+        path=str(path), ids=ids_of(table), labels=labels, logits=logits, answers=answers, asked=asked
+    )
 
 
-def _logits(path: Path, table: Table, name: str) -> FloatArray:
+def _choice_logits(path: Path, table: Table, name: str) -> FloatArray:
     """A column of logits; minus infinity where there is none."""
-    told = [np.nan if value is None or str(value).strip() == "" else value for value in table[name]]
-    numbers = np.array([_number(value) for value in told])
-    spelled = np.array([str(value).strip().lower() == "nan" for value in told])
-    bad = (np.isnan(numbers) & ~spelled) | (numbers == np.inf)
-    if bad.any():
-        row = int(np.argmax(bad))
-        shown = printable(str(table[name][row]), 30)
-        raise InputError(
-            f"{path}, row {row + 1}, {printable(name, 60)}: must be a number, or empty if the item does not "
-            f"have this answer, got {shown!r}"
-        )
-    return np.where(np.isnan(numbers), -np.inf, numbers)
+    missing = np.array([value is None or str(value).strip().lower() in ("", "nan") for value in table[name]])
+    numbers = np.array([_number(value) for value in table[name]])
+    rule = "a number, or empty if the item does not have this answer"
+    _check(path, table, name, missing | (~np.isnan(numbers) & (numbers != np.inf)), rule)
+    return np.where(missing, -np.inf, numbers)
 
 
-def _labels(path: Path, given: Sequence[Any], answers: tuple[str, ...]) -> IntArray:
-    """The numbers of the answers that labels count to or name.
-
-    If answers are numbers themselves, a label may do both. Then the others decide, if they can do only one.
-    """
-    texts = [str(one).strip() for one in given]
-    counted = [int(x) if (x := _number(one)) in range(len(answers)) else None for one in given]
-    named = [answers.index(text) if text in answers else None for text in texts]
-    rows = range(len(texts))
-    for row in rows:
-        if counted[row] is None and named[row] is None:
-            rule = f"a number from 0 to {len(answers) - 1} or one of {', '.join(map(repr, answers))}"
-            shown = printable(texts[row], 30)
-            raise InputError(f"{path}, row {row + 1}, label: must be {printable(rule, 200)}, got {shown!r}")
-    numbers = any(named[row] is None for row in rows)
-    names = any(counted[row] is None for row in rows)
-    unclear = [row for row in rows if None not in (counted[row], named[row]) and counted[row] != named[row]]
-    if unclear and numbers == names:
-        raise InputError(
-            f"{path}, row {unclear[0] + 1}, label: {printable(texts[unclear[0]], 30)!r} may be an answer or "
-            "the number of another; name the columns with letters, such as logit_A"
-        )
-    first, second = (named, counted) if names else (counted, named)
-    return np.array([one if one is not None else other for one, other in zip(first, second, strict=True)])
+def _choice_labels(path: Path, given: Sequence[Any], answers: tuple[str, ...]) -> IntArray:
+    """The numbers of the answers that labels count to, or else name."""
+    texts = [str(value).strip().removesuffix(".0") for value in given]
+    numbers = tuple(map(str, range(len(answers))))
+    counted, named = (all(text in names for text in texts) for names in (numbers, answers))
+    for row, text in enumerate(texts if counted and named else ()):
+        if numbers.index(text) != answers.index(text):
+            raise InputError(
+                f"{path}, row {row + 1}, label: {printable(text, 30)!r} may be an answer or the number of "
+                "another; name the columns with letters, such as logit_A"
+            )
+    names = numbers if counted or (not named and texts[0] in numbers) else answers
+    known = np.array([text in names for text in texts])
+    listed = printable(", ".join(map(repr, answers)), 200)
+    rule = f"a number from 0 to {len(answers) - 1} or one of {listed}"
+    _check(path, {"label": texts}, "label", known, rule)
+    return np.array([names.index(text) for text in texts], np.int64)
 
 
 def stem(path: Path) -> str:
@@ -226,24 +209,15 @@ def stem(path: Path) -> str:
     return _ENDING.sub("", path.name)
 
 
-def token_of(path: Path, column: str) -> Token:
-    """The token that a column of logits is named after."""
-    text, _, number = column.rpartition("|")
-    try:
-        return Token(int(number), text)
-    except ValueError:
-        raise InputError(f"{path}: column {printable(column, 60)!r} is not named 'text|token id'") from None
-
-
 def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, ...] | None = None) -> Targets:
     """The two tokens that are spelled exactly like the answer words."""
-    wanted = WORDS if words is None else (words,)
+    pairs = WORDS if words is None else (words,)
     by_text = {token.text: token for token in reversed(tokens)}
-    for positive, negative in wanted:
+    for positive, negative in pairs:
         if positive in by_text and negative in by_text:
             return Targets((by_text[positive],), (by_text[negative],))
     spellings = ", ".join(repr(token.text) for token in tokens)
-    named = " or ".join(f"{positive} and {negative}" for positive, negative in wanted)
+    named = " or ".join(f"{positive} and {negative}" for positive, negative in pairs)
     raise InputError(
         f"{path}: no columns for {printable(named, 80)}",
         remedy=f"name the words with {{answers}}, among {printable(spellings, 200)}",
@@ -280,23 +254,62 @@ def _described(targets: Targets) -> str:
     return f"{how}{positive} against {negative}"
 
 
+# Columns
+
+
 def read_table(path: Path) -> Table:
     """The columns of a file by name, with unconverted values."""
     if not path.exists():
         raise InputError(f"{path}: no such file")
-    names, columns = _parquet(path) if ".parquet" in path.suffixes else _csv(path)
-    return {name: columns[names.index(name)] for name in names}  # the first of two with the same name
+    table: Table = {}
+    for where, record in numbered_records(path):
+        table = table or {name: [] for name in record}
+        for name, column in table.items():
+            if name not in record:
+                raise InputError(f"{path}, {where}: lacks the field {printable(name, 40)!r}")
+            column.append(record[name])
+    if not table:
+        raise InputError(f"{path}: holds no rows")
+    return table
 
 
-def _numbers(path: Path, table: Table, name: str, rule: str) -> FloatArray:
-    """A column as numbers, checked by the given rule of `_RULES`."""
-    numbers = np.array([_number(value) for value in table[name]])
-    bad = ~_RULES[rule](numbers)
-    if bad.any():
-        row = int(np.argmax(bad))
+def column_of(path: Path, table: Table, name: str) -> list[Any]:
+    """A column that a file must have."""
+    if name not in table:
+        raise InputError(f"{path}: has no column {name!r}, only {_names(table)}")
+    return table[name]
+
+
+def ids_of(table: Table) -> tuple[str, ...]:
+    """The ids, by default the numbers of the rows."""
+    size = len(next(iter(table.values())))
+    return tuple(map(str, table.get("id", range(size))))
+
+
+def number_column(path: Path, table: Table, name: str, rule: str = "a number") -> FloatArray:
+    """A column as numbers that keep one of the `RULES`."""
+    numbers = np.array([_number(value) for value in column_of(path, table, name)])
+    _check(path, table, name, RULES[rule](numbers), rule)
+    return numbers
+
+
+def spelled_logits(path: Path, table: Table) -> tuple[tuple[Token, ...], FloatArray]:
+    """The tokens that columns are named after, and their logits."""
+    tokens = []
+    names = [name for name in table if "|" in name]
+    for name in names:
+        text, _, number = name.rpartition("|")
+        if not number.isdecimal():
+            raise InputError(f"{path}: column {printable(name, 60)!r} is not named 'text|token id'")
+        tokens.append(Token(int(number), text))
+    return tuple(tokens), np.column_stack([number_column(path, table, name) for name in names])
+
+
+def _check(path: Path, table: Table, name: str, good: Any, rule: str) -> None:
+    if not good.all():
+        row = int(np.argmin(good))
         shown = printable(str(table[name][row]), 30)
         raise InputError(f"{path}, row {row + 1}, {printable(name, 60)}: must be {rule}, got {shown!r}")
-    return numbers
 
 
 def _number(value: Any) -> float:
@@ -306,37 +319,5 @@ def _number(value: Any) -> float:
         return np.nan
 
 
-def csv_header(path: Path) -> list[str]:
-    """The names of the columns of a CSV file."""
-    with csv_rows(path) as rows:
-        return next(rows, [])
-
-
-def _csv(path: Path) -> tuple[list[str], list[list[Any]]]:
-    with csv_rows(path) as reader:
-        names = next(reader, [])
-        rows = [row for row in reader if row]
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(names):
-            raise InputError(f"{path}, row {number}: has {len(row)} fields where the header has {len(names)}")
-    return names, [[row[k] for row in rows] for k in range(len(names))]
-
-
-def _parquet(path: Path) -> tuple[list[str], list[list[Any]]]:
-    try:
-        import pyarrow  # type: ignore[import-untyped]
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtraError(f"{path}: Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
-    try:
-        zipped = path.suffix == ".gz"
-        source = pyarrow.BufferReader(gzip.decompress(path.read_bytes())) if zipped else path
-        table = parquet.read_table(source)
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{path}: is not a Parquet file ({printable(str(error), 200)})") from None
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {unreadable(error)}") from None
-    return table.column_names, [
-        list(map(as_text, column.to_pylist())) if pyarrow.types.is_binary(column.type) else column.to_pylist()
-        for column in table.columns
-    ]
+def _names(table: Table) -> str:
+    return ", ".join(printable(name, 30) for name in table)

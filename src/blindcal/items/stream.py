@@ -1,5 +1,7 @@
 """Records that arrive over time: from a growing file, a folder of files, or standard input.
 
+A record brings a question, a label, or both.
+
 A stream is read in pieces, and after each piece the `Position` in every file can be kept. A file of JSON
 lines may grow: it is read on from where it ended, and a last line that is not complete yet is left for the
 next time. Files of other kinds are read whole, and again from their end if they have changed. Nothing is lost
@@ -8,19 +10,36 @@ if a position is: a record that is read twice is a duplicate, and a watch tells 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import queue
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import BinaryIO, TypeAlias
+
+import msgspec
 
 from blindcal.errors import FileError, InputError
-from blindcal.items.record_files import READERS, UNREADABLE, decode, json_lines, reader_of, unreadable
-from blindcal.records import Position
+from blindcal.items.answers import CHOICES_FIELD
+from blindcal.items.record_files import (
+    JSON_LINES,
+    READERS,
+    UNREADABLE,
+    Record,
+    decode,
+    format_of,
+    is_zipped,
+    numbered_lines,
+    unreadable,
+)
+from blindcal.items.record_format import RecordFormat
+from blindcal.records import UNLABELLED, Arrival, Position
+from blindcal.text import encodable, printable, spoken
 
 Lines: TypeAlias = list[tuple[str, bytes]]
 """Lines of a stream, each with where it is."""
@@ -31,7 +50,7 @@ _BROKEN = b"{"  # stands for the rest of a file that cannot be read on: no recor
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Lines of a stream, each with where it is; how far the files were read, by name; and if that is all.
+    """Lines of a stream, and how far its files were read, by name.
 
     ``ended`` says that nothing more is there now, ``closed`` that nothing more will ever come.
     """
@@ -42,20 +61,7 @@ class StreamPiece:
     closed: bool = False
 
 
-class RecordStream(Protocol):
-    """Where records come from."""
-
-    @property
-    def name(self) -> str:
-        """The stream in words."""
-        ...
-
-    def read(self, most: int, positions: Mapping[str, Position]) -> StreamPiece:
-        """The next lines, ``most`` at most, from these positions on; waits for nothing."""
-        ...
-
-
-def open_stream(source: str | Path) -> RecordStream:
+def open_stream(source: str | Path) -> FileStream | LineStream:
     """The stream of a file, of a folder, or of standard input (``-``)."""
     if str(source) == STANDARD_INPUT:
         return LineStream(sys.stdin.buffer)
@@ -63,7 +69,7 @@ def open_stream(source: str | Path) -> RecordStream:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir() and not path.is_fifo():
-        reader_of(path)
+        format_of(path)
     return LineStream(path.open("rb"), str(path)) if path.is_fifo() else FileStream(path)
 
 
@@ -71,13 +77,8 @@ class FileStream:
     """The records of a file, or of the files in a folder in the order of their names."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self.name = path, str(path)
         self._open: tuple[Path, str, int, Iterator[tuple[str, bytes]]] | None = None
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self._path)
 
     def read(self, most: int, positions: Mapping[str, Position]) -> StreamPiece:
         """The next lines, ``most`` at most, from these positions on."""
@@ -86,10 +87,10 @@ class FileStream:
         try:
             for path in self._files():
                 before = positions.get(path.name, Position())
-                grows = reader_of(path)[0] is json_lines and path.suffix.lower() != ".gz"
+                grows = format_of(path) in JSON_LINES and not is_zipped(path)
                 read = self._grown if grows else self._whole
-                found, after, left = read(path, before, most - len(lines))
-                lines += found
+                new, after, left = read(path, before, most - len(lines))
+                lines += new
                 if after != before:
                     moved[path.name] = after
                 if left:
@@ -101,41 +102,34 @@ class FileStream:
     def _files(self) -> list[Path]:
         if not self._path.is_dir():
             return [self._path]
-        known = tuple(READERS)
-        return [
-            path
-            for path in sorted(self._path.iterdir())
-            if path.is_file()
-            and not path.name.startswith(".")
-            and path.name.lower().removesuffix(".gz").endswith(known)
-        ]
+        files = (path for path in sorted(self._path.iterdir()) if path.is_file() and path.name[0] != ".")
+        return [path for path in files if path.name.lower().removesuffix(".gz").endswith(tuple(READERS))]
 
     def _grown(self, path: Path, before: Position, most: int) -> tuple[Lines, Position, bool]:
         """Complete lines from a position on, and whether some are left; from the start if it was replaced."""
         lines: Lines = []
         with path.open("rb") as file:
-            place = before.place if _same_start(file, before) else 0
+            place, left = before.place if _same_start(file, before) else 0, False
             file.seek(place)
-            left = False
-            while not left and (line := file.readline()):
+            for line in file:
                 if not line.endswith(b"\n") and not _complete(line):
                     break
-                left = len(lines) == most and bool(line.strip())
-                if not left:
-                    if line.strip():
-                        lines.append((f"{path}, byte {place}", line))
-                    place += len(line)
+                if line.strip():
+                    left = len(lines) == most
+                    if left:
+                        break
+                    lines.append((f"{path}, byte {place}", line))
+                place += len(line)
             return lines, Position(place, _start(file, place)), left
 
     def _whole(self, path: Path, before: Position, most: int) -> tuple[Lines, Position, bool]:
-        """Records after so many, and whether some are left; none if it was read to its end before."""
-        found = path.stat()
-        mark = f"{found.st_size}:{found.st_mtime_ns}"
+        """Records from a position on, and whether some are left; none if it was read to its end before."""
+        status = path.stat()
+        mark = f"{status.st_size}:{status.st_mtime_ns}"
         if before.mark == mark:
             return [], before, False
         if self._open is None or self._open[:3] != (path, mark, before.place):
-            reader, zipped = reader_of(path)
-            self._open = path, mark, before.place, islice(reader(path, zipped), before.place, None)
+            self._open = path, mark, before.place, islice(numbered_lines(path), before.place, None)
         rows, place = self._open[3], before.place
         lines: Lines = []
         self._open = None
@@ -147,10 +141,10 @@ class FileStream:
                 place += 1
                 lines.append((f"{path}, {where}", line))
         except (InputError, *UNREADABLE) as error:
-            words = error.message if isinstance(error, InputError) else unreadable(error)
-            lines.append((f"{path}, {words}", _BROKEN))
+            words = error.message if isinstance(error, InputError) else f"{path}, {unreadable(error)}"
+            lines.append((words, _BROKEN))
         else:
-            if place > before.place and not _settled(path, found.st_size):
+            if place > before.place and not _settled(path, status.st_size):
                 place -= 1  # half of a record, perhaps: it is read again once the file has changed
         return lines, Position(place, mark), False
 
@@ -176,19 +170,17 @@ class LineStream:
 
     def read(self, most: int, positions: Mapping[str, Position]) -> StreamPiece:  # noqa: ARG002 - read once
         """The lines that have come, ``most`` at most."""
-        found: Lines = []
-        while len(found) < most and not self._closed:
-            try:
+        lines: Lines = []
+        with contextlib.suppress(queue.Empty):
+            while len(lines) < most and not self._closed:
                 line = self._lines.get_nowait()
-            except queue.Empty:
-                break
-            self._closed = not line
-            self._number += 1
-            if line.strip():
-                found.append((f"{self.name}, line {self._number}", line))
+                self._closed = not line
+                self._number += 1
+                if line.strip():
+                    lines.append((f"{self.name}, line {self._number}", line))
         with self._lines.mutex:
             ended = not any(self._lines.queue)  # the end is an empty line
-        return StreamPiece(found, ended=ended, closed=self._closed)
+        return StreamPiece(lines, ended=ended, closed=self._closed)
 
 
 def _complete(line: bytes) -> bool:
@@ -225,3 +217,93 @@ def _same_start(file: BinaryIO, before: Position) -> bool:
     size = int(before.mark.partition(":")[0])
     file.seek(0, 2)
     return file.tell() >= before.place and _start(file, size) == before.mark
+
+
+class ArrivalReader:
+    """Reads the records of a stream, and of its labels, as the reference audit would.
+
+    ``words`` are the answer words, the positive one first, which labels may name. ``by_field`` is the field
+    of the slices; an item may be without it.
+    """
+
+    def __init__(self, reading: RecordFormat, words: tuple[str, ...], by_field: str | None = None) -> None:
+        self._reading = replace(reading, by_field=None, group_field="group")
+        self._words = [spoken(word) for word in words]
+        self._by_field = by_field
+
+    def record(self, line: bytes) -> Arrival:
+        """Read a record of the stream; without an id, the prompt stands for one."""
+        record, reading = decode(line), self._reading
+        given = _name_in(record, reading.id_field)
+        if given is not None and self._only_a_label(record):
+            return Arrival(id=given, item=None, digest=b"", label=self._label(record, 0))
+        # The number decides in which order options are shown, and must not depend on the place in the stream.
+        rest = {name: value for name, value in record.items() if name != reading.label_field}
+        known = given if given is not None else json.dumps(rest, sort_keys=True)
+        number = int.from_bytes(_digest(known.encode(errors="surrogatepass"))[:4])
+        if given is None:  # a field of another name than usual may be missing too
+            record = {**record, reading.id_field: ""}
+        item = reading.item(record, number, labelled=False)
+        if item.choices != 2:
+            raise InputError(f"has {item.choices} answers, and only questions with two can be watched")
+        digest = _digest(msgspec.json.encode(item.messages))
+        name = digest.hex() if given is None else given
+        part = None if self._by_field is None else _name_in(record, self._by_field)
+        label, problem = UNLABELLED, ""
+        if _has(record, reading.label_field):
+            try:
+                label = self._label(record, number)
+            except InputError as error:
+                problem = error.message
+        return Arrival(
+            id=name,
+            item=replace(item, id=name, group=None, part=part),
+            digest=digest,
+            label=label,
+            problem=problem,
+        )
+
+    def label(self, line: bytes) -> Arrival:
+        """Read a record that brings the label of an item."""
+        record, field = decode(line), self._reading.id_field
+        given = _name_in(record, field)
+        if given is None:
+            raise InputError(f"field {printable(field, 40)!r} is missing, so the label belongs to no item")
+        return Arrival(id=given, item=None, digest=b"", label=self._label(record, 0))
+
+    def _label(self, record: Record, number: int) -> int:
+        try:
+            return self._reading.label(record, number)
+        except InputError:
+            word = spoken(str(record.get(self._reading.label_field)))
+            if self._reading.has_options(record) or word not in self._words:
+                raise
+            return 1 - self._words.index(word)
+
+    def _only_a_label(self, record: Record) -> bool:
+        """Whether a record has a label and nothing that a prompt could be made of."""
+        reading = self._reading
+        usual = ("prompt", "messages", "question", CHOICES_FIELD)
+        asked = usual if reading.template is None else reading.fields - {reading.id_field}
+        return _has(record, reading.label_field) and not any(name in record for name in asked)
+
+
+def _has(record: Record, field: str) -> bool:
+    value = record.get(field)
+    return value is not None and value != "" and value == value  # NaN differs from itself
+
+
+def _name_in(record: Record, field: str) -> str | None:
+    """The text of a field that names something; ``None`` if it is empty or not there."""
+    if not _has(record, field):
+        return None
+    value = record[field]
+    if not isinstance(value, str | int | float):
+        raise InputError(
+            f"field {printable(field, 40)!r} must be text or a number, not {printable(repr(value), 40)}"
+        )
+    return encodable(str(value))
+
+
+def _digest(words: bytes) -> bytes:
+    return hashlib.blake2b(words, digest_size=16).digest()

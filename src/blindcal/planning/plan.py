@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
-from blindcal.endpoints import tokens
+from blindcal.endpoints import vocabulary
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
@@ -105,7 +105,9 @@ class PlanInputs:
         controls = count_controls(method, n, asked)
         run, total = asked + controls, asked + controls + probes
         prompt, completion = (None, None) if self.tokens is None else self.tokens.total(total)
-        usage = Usage(total, total, prompt or 0, completion or 0)
+        usage = Usage(
+            queries=total, attempts=total, prompt_tokens=prompt or 0, completion_tokens=completion or 0
+        )
         each = 0.0 if self.tokens is None else self.tokens.prompt + self.tokens.completion
         return Plan(
             items=n,
@@ -189,9 +191,9 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     stated, instruction = settings.estimator_name == "stated", settings.prompt.instruction
     longest = float(settings.max_tokens(settings.prompt.answer_format or "word"))
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
-    if tokenizer is not None or tokens.openai_encoding(model) is not None:
+    if tokenizer is not None or vocabulary.openai_encoding(model) is not None:
         with contextlib.suppress(MissingExtraError):
-            encode = tokens.named(tokenizer or model)
+            encode = vocabulary.named(tokenizer or model)
             total = 0
             for item in items:
                 asked = item.messages

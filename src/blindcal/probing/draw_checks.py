@@ -1,8 +1,9 @@
 """Do answers vary as they should, if no bias is sent? Checks of temperature, repeated answers and ``n``.
 
-Without a bias the log-odds of an item cannot be moved, and only temperatures tell an honoured temperature
-from one that is ignored or fixed (METHOD 6). Where an endpoint takes no temperature either, its answers at
-its own setting must differ between requests (METHOD 9): otherwise it is greedy, or a cache answers.
+Without a bias the log-odds of an item cannot be moved, and only temperatures distinguish an honoured
+temperature from one that is ignored or fixed (METHOD 6). Where an endpoint takes no temperature either, its
+answers at its own setting must differ between requests (METHOD 9): otherwise it is greedy, or a cache
+answers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +20,7 @@ from scipy.special import betaln
 from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, ReplyError
 from blindcal.probing.client import ProbeClient
-from blindcal.probing.flip_search import Reading
-from blindcal.probing.response_curve import CurveEvidence, Query, ask_all, ask_until_settled
+from blindcal.probing.response_curve import CurveEvidence, Observation, Query, ask_all, ask_until_settled
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
 
 HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts
@@ -36,103 +36,103 @@ IDENTICAL = 0.01  # probability of what came back, if the answers to one request
 
 
 class DrawChecks:
-    """The checks of drawn answers on a few items; each adds findings.
+    """The checks of drawn answers on a few items; each adds findings, and returns what is wrong, if anything.
 
     ``question`` is how queries without a bias are asked and read. After `repeated`, ``at_once`` is how many
     independent answers one request gives.
     """
 
     def __init__(
-        self, asker: ProbeClient, items: list[Item], question: TokenQuestion | FreeTextQuestion
+        self, client: ProbeClient, items: list[Item], question: TokenQuestion | FreeTextQuestion
     ) -> None:
-        self.asker, self.items, self.question = asker, items, question
+        self.client, self.items, self.question = client, items, question
+        self.find = client.find
         self.at_once = 1
 
     async def temperature(self) -> str:
-        """Check that temperature alone acts as it should; returns what is wrong."""
+        """Check that temperature alone acts as it should."""
         asked, hottest = "temperature honoured", HEATS[-1]
-        self.asker.findings = [finding for finding in self.asker.findings if finding.question != asked]
+        self.client.findings = [finding for finding in self.client.findings if finding.question != asked]
         by_id = {item.id: item for item in self.items}
-        answers: list[int] = []
-        moderate: list[int] = []
+        pairs: dict[str, tuple[int, int]] = {}
+        answers: list[tuple[float, int]] = []
 
-        async def ask(query: Query) -> int:
-            answers.append(await self._draw(by_id[query.item], query.temperature))
-            if query.temperature <= 1:
-                moderate.append(answers[-1])
-            return answers[-1]
+        async def draw(query: Query) -> int:
+            answers.append((query.temperature, await self._draw(by_id[query.item], query.temperature)))
+            return answers[-1][1]
 
-        first = [Query(item, 0.0, heat) for item in by_id for heat in (0.0, *[hottest] * FIRST_DRAWS)]
+        async def compare(query: Query) -> int:
+            up, down = pairs[query.item]
+            return {up: POSITIVE, down: NEGATIVE}.get(await draw(query), INVALID)
+
         try:
-            readings = await ask_all(first, ask)
+            first = await ask_all(
+                [Query(item, 0.0, heat) for item in by_id for heat in (0.0, *[hottest] * FIRST_DRAWS)], draw
+            )
+            moderate = [answer for heat, answer in answers if heat <= 1]
             if moderate.count(INVALID) > len(moderate) / 2:
                 return self._illegible(asked)
-            if len({(reading.item, reading.answer) for reading in readings}) <= len(by_id):
+            if len({(seen.query.item, seen.answer) for seen in first}) <= len(by_id):
                 draws = FIRST_DRAWS * len(by_id)
                 answer = f"no: {draws} draws at T = {hottest:g} all repeat the greedy answer"
-                return self.asker.find(asked, "bad", answer, "temperature changes no answer")
-            pairs, readings = self._pairs(readings)
-            queries = [Query(item, 0.0, heat) for item in pairs for heat in HEATS]
+                return self.find(asked, "bad", answer, "temperature changes no answer")
+            pairs, first = self._pairs(first)
             evidence = CurveEvidence(dict.fromkeys(pairs, ANYWHERE), PRIORS, biased=False)
-            evidence.add(readings)
-            compared = lambda query: _compared(ask(query), pairs[query.item])  # noqa: E731
-            await ask_until_settled(evidence, queries, compared, most=MOST_DRAWN)
+            evidence.add(first)
+            queries = [Query(item, 0.0, heat) for item in pairs for heat in HEATS]
+            await ask_until_settled(evidence, queries, compare, most=MOST_DRAWN)
         except FatalError as error:
-            return self.asker.find(asked, "bad", f"no: {error}", "temperature is not accepted")
+            return self.find(asked, "bad", f"no: {error}", "temperature is not accepted")
         likeliest = evidence.likeliest
         if evidence.refuted:
-            answer = likeliest.fault
-            return self.asker.find(asked, "bad", f"no: {answer}", f"temperature is not honoured ({answer})")
+            fault = likeliest.fault
+            return self.find(asked, "bad", f"no: {fault}", f"temperature is not honoured ({fault})")
         if not evidence.proved:
             answer = f"{len(answers)} answers could not show it"
-            return self.asker.find(
-                asked, "unknown", answer, "that temperature is honoured could not be shown"
-            )
+            return self.find(asked, "unknown", answer, "that temperature is honoured could not be shown")
         if likeliest.width > MOST_JITTER_DRAWN:
-            return self.asker.find(asked, "caution", "answers vary with it, but at T = 0 too")
+            return self.find(asked, "caution", "answers vary with it, but at T = 0 too")
         answer = "yes: answers vary with it; whether rare ones are cut off cannot be seen without logit_bias"
-        return self.asker.find(asked, "good", answer)
+        return self.find(asked, "good", answer)
 
-    def _pairs(self, first: Sequence[Reading]) -> tuple[dict[str, tuple[int, int]], list[Reading]]:
+    def _pairs(self, first: Sequence[Observation]) -> tuple[dict[str, tuple[int, int]], list[Observation]]:
         """The two answers of each item that are compared, and what the first answers say about these.
 
         Of more than two answers, any two compare as two do: at each temperature, one of them is drawn with
         the chance of a sigmoid, given that one of both is. They are the greedy answer and the one that the
         first draws gave most often beside it. These draws only choose it: they would be too much in favour.
         """
-        if not self.asker.targets.answers:
+        if not self.client.targets.answers:
             return {item.id: (POSITIVE, NEGATIVE) for item in self.items}, list(first)
-        pairs, readings = {}, []
+        pairs, kept = {}, []
         for item in self.items:
-            greedy = next((one for one in first if one.item == item.id and one.temperature == 0), None)
+            own = [seen for seen in first if seen.query.item == item.id]
+            greedy = next((seen for seen in own if seen.query.temperature == 0), None)
             if greedy is None:
                 continue
-            others = Counter(
-                one.answer for one in first if one.item == item.id and one.answer != greedy.answer
-            )
+            others = Counter(seen.answer for seen in own if seen.answer != greedy.answer)
             if others:
                 pairs[item.id] = (greedy.answer, others.most_common(1)[0][0])
-                readings.append(replace(greedy, answer=POSITIVE))
-        return pairs, readings
+                kept.append(replace(greedy, answer=POSITIVE))
+        return pairs, kept
 
     async def repeated(self) -> str:
-        """Check that answers at the endpoint's own setting differ between requests; returns what is wrong."""
+        """Check that answers at the endpoint's own setting differ between requests."""
         asked = "repeated answers differ"
         seen: dict[str, list[int]] = {item.id: [] for item in self.items}
         for _ in range(2):
-            await asyncio.gather(*(self._again(item, seen[item.id]) for item in self.items))
+            await asyncio.gather(*(self._repeat(item, seen[item.id]) for item in self.items))
             drawn = [answer for answers in seen.values() for answer in answers]
             if drawn.count(INVALID) > len(drawn) / 2:
                 return self._illegible(asked)
             if varied := [item for item in self.items if _varies(seen[item.id])]:
-                ways = "in several ways" if self.asker.targets.answers else "both ways"
-                answer = f"yes: {len(varied)} of {len(seen)} items were answered {ways}"
-                self.asker.find(asked, "good", answer)
+                ways = "in several ways" if self.client.targets.answers else "both ways"
+                self.find(asked, "good", f"yes: {len(varied)} of {len(seen)} items were answered {ways}")
                 await self._several_at_once(varied, seen)
                 return ""
         answer = f"no: {len(drawn)} answers to {len(seen)} items, and each item's are all the same"
         trouble = "its answers do not vary: it answers greedily, out of a cache, or is sure of everything"
-        return self.asker.find(asked, "bad", answer, trouble)
+        return self.find(asked, "bad", answer, trouble)
 
     async def _several_at_once(self, varied: Sequence[Item], seen: dict[str, list[int]]) -> None:
         """Check whether one request gives several answers that are independent of each other."""
@@ -140,51 +140,46 @@ class DrawChecks:
         for number in range(MOST_AT_ONCE):
             item = varied[number % len(varied)]
             try:
-                reply = await self.asker.reply(self._request(item, None, several))
+                reply = await self.client.reply(self._request(item, None, several))
             except FatalError as error:
-                self.asker.find(asked, "caution", f"no: {error}")
+                self.find(asked, "caution", f"no: {error}")
                 return
             if reply is None:
                 continue
             answers = [self.question.parse(one).answer for one in (reply, *reply.further)]
             if len(answers) < several:
-                said = "no: one answer came" if len(answers) == 1 else f"no: {len(answers)} came"
-                self.asker.find(asked, "caution", f"{said} where {several} were asked for")
+                came = "one answer" if len(answers) == 1 else f"{len(answers)}"
+                self.find(asked, "caution", f"no: {came} came where {several} were asked for")
                 return
             if _varies(answers):
                 self.at_once = several
-                self.asker.find(asked, "good", f"yes: {several} in one request, independent of each other")
+                self.find(asked, "good", f"yes: {several} in one request, independent of each other")
                 return
-            chance *= _all_same(seen[item.id], answers, len(self.asker.targets.by_answer))
+            chance *= _all_same(seen[item.id], answers, len(self.client.targets.by_answer))
             if chance < IDENTICAL:
-                break
-        outcome = "no: the answers to one request are all the same" if chance < IDENTICAL else "not shown"
-        self.asker.find(asked, "caution", outcome)
+                self.find(asked, "caution", "no: the answers to one request are all the same")
+                return
+        self.find(asked, "caution", "not shown")
 
     def _illegible(self, asked: str) -> str:
-        """Report that most answers are none; returns what is wrong: with the words, or with their length."""
-        last = self.asker.illegible
+        """Report that most answers are none: the words are to blame, or the length of the answers."""
+        last = self.client.illegible
         if last is None or last.reason not in ("cut short", "empty"):
             trouble = "most unbiased answers are no answer word: the prompt must ask for one of them"
-            return self.asker.find(asked, "unknown", "most answers are no answer word", trouble)
-        error = self.question.complaint(self.asker.queries, last.text, last.reason)
-        self.asker.broken = ReplyError(error.message, remedy=error.remedy, options=error.options)
-        return self.asker.find("answers at all", "bad", error.message, error.message)
+            return self.find(asked, "unknown", "most answers are no answer word", trouble)
+        error = self.question.complaint(self.client.queries, last.text, last.reason)
+        self.client.broken = ReplyError(error.message, remedy=error.remedy, options=error.options)
+        return self.find("answers at all", "bad", error.message, error.message)
 
-    async def _again(self, item: Item, seen: list[int]) -> None:
+    async def _repeat(self, item: Item, seen: list[int]) -> None:
         seen += await asyncio.gather(*(self._draw(item, None) for _ in range(REPEATS)))
 
     async def _draw(self, item: Item, temperature: float | None) -> int:
-        return await self.asker.answer(self._request(item, temperature), self.question)
+        return await self.client.answer(self._request(item, temperature), self.question)
 
     def _request(self, item: Item, temperature: float | None, n: int = 1) -> Request:
         asked = self.question.request(item.messages, 0.0, 1.0 if temperature is None else temperature)
         return replace(asked, temperature=temperature, n=n)
-
-
-async def _compared(answer: Awaitable[int], pair: tuple[int, int]) -> int:
-    """An answer as the positive or the negative one of a pair, or as invalid."""
-    return {pair[0]: POSITIVE, pair[1]: NEGATIVE}.get(await answer, INVALID)
 
 
 def _varies(answers: Sequence[int]) -> bool:

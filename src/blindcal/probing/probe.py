@@ -14,15 +14,15 @@ The ways are tried in the order given until one is usable, and the next one coul
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
-from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
+from blindcal.endpoints.refusals import ITEM_STATUSES
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in
 from blindcal.errors import FatalError, InputError, UnsupportedError
 from blindcal.probing.bias_checks import BiasChecks
@@ -73,7 +73,7 @@ async def probe(
     Parameters
     ----------
     endpoint : Endpoint
-        Wrap it in :class:`~blindcal.endpoints.base.Patient` if it may be throttled.
+        Let a governor ask it if it may be throttled.
     items : sequence of Item
         Up to `ITEMS_WITHOUT_BIAS` of them are used.
     targets : Targets
@@ -97,9 +97,9 @@ async def probe(
         raise InputError("a probe needs at least one item")
     rng = np.random.default_rng(seed)
     chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS_WITHOUT_BIAS]]
-    asker = ProbeClient(endpoint, targets, seed if send_seed else None)
+    client = ProbeClient(endpoint, targets, seed if send_seed else None)
     questions = questions or ProbeQuestions((TokenQuestion(targets, biased=False),))
-    return await _Probing(asker, chosen, questions, no_ids, offset, limit).run(ways, enough, constrained)
+    return await _Probing(client, chosen, questions, no_ids, offset, limit).run(ways, enough, constrained)
 
 
 class _Probing:
@@ -107,24 +107,25 @@ class _Probing:
 
     def __init__(
         self,
-        asker: ProbeClient,
+        client: ProbeClient,
         items: list[Item],
         questions: ProbeQuestions,
         no_ids: str,
         offset: float,
         limit: float,
     ) -> None:
-        self.asker, self.questions, self.no_ids = asker, questions, no_ids
-        self.all_items = items
-        self.draws = DrawChecks(asker, items, questions.plain[0])
-        self.bias = BiasChecks(asker, self.draws, items[:ITEMS], offset, limit)
+        self.client, self.questions, self.no_ids = client, questions, no_ids
+        self.find = client.find
+        self.items = items
+        self.draws = DrawChecks(client, items, questions.plain[0])
+        self.bias = BiasChecks(client, self.draws, items[:ITEMS], offset, limit)
         self.one_token = True  # whether a reply of one token has content
         self.cold: float | None = 0.0  # the temperature of greedy queries, if the endpoint takes one
         self.legible = 0  # greedy answers that could be read
         self.plain: dict[str, int] = {}  # the greedy answers by item
         self.top = 0
         self.constraint: ConstraintName | None = None
-        self.found: dict[Way, str] = {}
+        self.ways: dict[Way, str] = {}
 
     async def run(self, ways: Sequence[Way], enough: Callable[[Way], bool], constrained: bool) -> Probe:
         if broken := await self._broken():
@@ -139,14 +140,14 @@ class _Probing:
         if "logprobs" not in ways and self.one_token:
             await self._look_for_logprobs()
         for way in ways:
-            self.found[way] = await checks[way]()
-            if not self.found[way] and enough(way):
+            self.ways[way] = await checks[way]()
+            if not self.ways[way] and enough(way):
                 break
-        if constrained and "temperature" not in self.found:
+        if constrained and "temperature" not in self.ways:
             await self._constrain()
         return self._conclude()
 
-    # The ways
+    # The ways: each returns why it is unusable, empty if it is usable
 
     async def _logprobs(self) -> str:
         make, question = self.questions.logprobs, "logprobs"
@@ -156,18 +157,16 @@ class _Probing:
         if not shown:
             return "logprobs are hidden"
         if fault := next(filter(None, (fault_in(reply.logprobs) for reply in shown.values())), None):
-            self.asker.findings[-1] = Finding(question, "bad", f"no: {fault}")
+            self.client.findings[-1] = Finding(question, "bad", f"no: {fault}")
             return fault
         form = make(self.top)
         total = len(self.bias.items)
         read = sum(form.parse(reply).answer != INVALID for reply in shown.values())
         if read < LEGIBLE * total:
             trouble = f"the logprobs of {total - read} of {total} items show no answer word"
-            self.asker.findings[-1] = Finding(question, "caution", f"shown, but {trouble}")
+            self.client.findings[-1] = Finding(question, "caution", f"shown, but {trouble}")
             return trouble
-        if not self.no_ids and self.cold is not None:
-            return await self.bias.agrees_with_logprobs()
-        return ""
+        return "" if self.no_ids or self.cold is None else await self.bias.agrees_with_logprobs()
 
     async def _thresholds(self) -> str:
         if not self.one_token:
@@ -175,17 +174,15 @@ class _Probing:
         if self.cold is None:
             return "temperature 0 is refused, which thresholds need"
         if self.no_ids:
-            trouble = "its token ids are not known"
-            return self.asker.find("token ids", "bad", f"not known: {self.no_ids}", trouble)
-        if self.asker.targets.answers:
-            return await ChoiceChecks(self.asker, self.bias, self.plain).check()
-        return await self.bias.check()
+            return self.find("token ids", "bad", f"not known: {self.no_ids}", "its token ids are not known")
+        several = bool(self.client.targets.answers)
+        return await (ChoiceChecks(self.client, self.bias, self.plain) if several else self.bias).check()
 
     async def _temperature(self) -> str:
         if self.cold is None:
             return "temperature is not accepted"
         if self.bias.hopeless:
-            return self.found["thresholds"]
+            return self.ways["thresholds"]
         await self._choose_form()
         plain = self.draws.question
         await self._constrain()
@@ -198,44 +195,47 @@ class _Probing:
         return await self.draws.repeated()
 
     async def _stated(self) -> str:
-        form, asked = self.questions.stated, "states its confidence"
+        form, question, trouble = (
+            self.questions.stated,
+            "states its confidence",
+            "it does not state its confidence",
+        )
         if form is None:
             return "not tried"
-        answers = []
-        for item in self.bias.items[:STATED]:
-            request = self._cold_request(form, item)
-            try:
-                answers.append(await self.asker.answer(request, form))
-            except FatalError as error:
-                return self.asker.find(asked, "bad", f"no: {error}", "it does not state its confidence")
+        items = self.bias.items[:STATED]
+        try:
+            answers = [await self.client.answer(self._cold_request(form, item), form) for item in items]
+        except FatalError as error:
+            return self.find(question, "bad", f"no: {error}", trouble)
         if answers.count(INVALID) * 2 >= len(answers):
             answer = f"no: {answers.count(INVALID)} of {len(answers)} answers state none"
-            return self.asker.find(asked, "bad", answer, "it does not state its confidence")
-        return self.asker.find(asked, "good", "yes, when asked to")
+            return self.find(question, "bad", answer, trouble)
+        return self.find(question, "good", "yes, when asked to")
 
     # What they need
 
     async def _broken(self) -> str:
-        """Find a form of question that is answered, and leave out items that are not, as filters refuse some.
+        """Choose a form of question that is answered, and leave out items that are not, as filters refuse
+        some.
 
         Returns why none is answered, empty if one is. A wrong key or model raises an error here.
         """
         for form in self.questions.plain:
             if answered := await self._answered(form):
-                self.draws.items = self.all_items = answered
+                self.draws.items = self.items = answered
                 self.bias.items = answered[:ITEMS]
                 self.draws.question = form
                 self.one_token = form.max_tokens == 1
                 return ""
-        assert self.asker.broken is not None
-        message = self.asker.broken.message
-        return self.asker.find("answers at all", "bad", message, message)
+        assert self.client.broken is not None
+        message = self.client.broken.message
+        return self.find("answers at all", "bad", message, message)
 
     async def _answered(self, form: QuestionFormat) -> list[Item]:
         """The first few items that are answered, followed by those not tried; none if none is answered."""
         answered: list[Item] = []
         fatal, self.legible = None, 0
-        untried = iter(self.all_items)
+        untried = iter(self.items)
         for tried, item in enumerate(untried, 1):
             try:
                 reply = await self._greedy(form, item)
@@ -254,23 +254,22 @@ class _Probing:
         return [*answered, *untried] if answered else []
 
     async def _greedy(self, form: QuestionFormat, item: Item) -> Reply | None:
-        request = self._cold_request(form, item)
         try:
-            return await self.asker.reply(request)
+            return await self.client.reply(self._cold_request(form, item))
         except UnsupportedError as error:
             if error.parameter != "temperature" or self.cold is None:
                 raise
             self.cold = None
-            self.asker.find("temperature accepted", "caution", f"no: {error}")
-            return await self.asker.reply(replace(request, temperature=None))
+            self.find("temperature accepted", "caution", f"no: {error}")
+            return await self.client.reply(self._cold_request(form, item))
 
     def _cold_request(self, form: QuestionFormat, item: Item) -> Request:
         return replace(form.request(item.messages, 0.0, 0.0), temperature=self.cold)
 
     async def _choose_form(self) -> None:
         """Ask for another form of answer if most answers of the present form could not be read."""
-        here = self.questions.plain.index(self.draws.question)
-        for form in self.questions.plain[here + 1 :]:
+        current = self.questions.plain.index(self.draws.question)
+        for form in self.questions.plain[current + 1 :]:
             if 2 * self.legible > len(self.bias.items):
                 return
             before = self.legible
@@ -284,17 +283,17 @@ class _Probing:
 
         Constraints that force JSON change what is measured, and are left out.
         """
-        asked, question = "only the answers allowed", self.draws.question
+        question = self.draws.question
         if not isinstance(question, TokenQuestion):
             return
         for name, constraint in CONSTRAINTS.items():
             if constraint.form != "word" or (constraint.by_id and self.no_ids):
                 continue
             items = self.bias.items[:CONSTRAINED]
-            if await effect(name, self.asker.asked, items, self.asker.targets) == "acts":
+            if await effect(name, self.client.asked, items, self.client.targets) == "acts":
                 self.constraint = name
                 self.draws.question = replace(question, constraint=name, max_tokens=constraint.max_tokens)
-                self.asker.find(asked, "good", f"yes, by {name}")
+                self.find("only the answers allowed", "good", f"yes, by {name}")
                 return
 
     async def _look_for_logprobs(self) -> dict[str, Reply]:
@@ -303,8 +302,8 @@ class _Probing:
         for self.top in TOPS:
             try:
                 for item in self.bias.items:
-                    asked = Request(item.messages, temperature=self.cold, top_logprobs=self.top)
-                    reply = await self.asker.reply(asked)
+                    request = Request(item.messages, temperature=self.cold, top_logprobs=self.top)
+                    reply = await self.client.reply(request)
                     if reply is None or not reply.logprobs:
                         break
                     shown[item.id] = reply
@@ -313,46 +312,41 @@ class _Probing:
                 shown = {}
                 if isinstance(error, UnsupportedError) and error.parameter == "logprobs":
                     break
-        if not shown:
-            self.top = 0
-            self.asker.find("logprobs", "good", "hidden, as a black box has them")
+        if shown:
+            self.find("logprobs", "good", f"shown, {self.top} at most")
+            for name, reply in shown.items():
+                self._compare_tokens(name, reply.logprobs or {})
         else:
-            self.asker.find("logprobs", "good", f"shown, {self.top} at most")
-            self.bias.gaps = self._gaps(shown)
+            self.top = 0
+            self.find("logprobs", "good", "hidden, as a black box has them")
         return shown
 
-    def _gaps(self, replies: dict[str, Reply]) -> dict[str, float]:
-        """The log-odds of the likeliest answer tokens by item, where both are shown."""
-        gaps = {}
-        for name, reply in replies.items():
-            seen = reply.logprobs or {}
-            shown = [
-                (max(seen[token.text] for token in side if token.text in seen), number)
-                for number, side in enumerate(self.asker.targets.answers)
-                if any(token.text in seen for token in side)
-            ]
-            if len(shown) > 1:
-                (_, best), (_, second) = sorted(shown, reverse=True)[:2]
-                self.asker.pairs[name] = second, best
-            sides = [
-                [seen[token.text] for token in side if token.text in seen] for side in self.asker.sides(name)
-            ]
-            if all(sides):
-                gaps[name] = max(sides[0]) - max(sides[1])
-        return gaps
+    def _compare_tokens(self, item: str, logprobs: Mapping[str, float]) -> None:
+        """Note which two answers to compare on an item, and the log-odds of their likeliest tokens."""
+        shown = {
+            number: max(logprobs[token.text] for token in side if token.text in logprobs)
+            for number, side in enumerate(self.client.targets.by_answer)
+            if any(token.text in logprobs for token in side)
+        }
+        if self.client.targets.answers and len(shown) > 1:
+            best, second = sorted(shown, key=lambda number: (shown[number], number), reverse=True)[:2]
+            self.client.pairs[item] = second, best
+        up, down = self.client.pair(item)
+        if up in shown and down in shown:
+            self.bias.gaps[item] = shown[up] - shown[down]
 
     def _conclude(self, broken: str = "") -> Probe:
-        asker, bias = self.asker, self.bias
-        if asker.longest > 1 and self.one_token:
-            billed = f"no: up to {asker.longest} were billed, so max_tokens is ignored or the model reasons"
-            asker.find("one token out", "caution", billed)
+        client, bias = self.client, self.bias
+        if client.longest > 1 and self.one_token:
+            billed = f"no: up to {client.longest} were billed, so max_tokens is ignored or the model reasons"
+            self.find("one token out", "caution", billed)
         verdict, reason = self._verdict(broken)
-        options = asker.broken.options if asker.broken else {}
+        options = client.broken.options if client.broken else {}
         return Probe(
             verdict=verdict,
             reason=reason,
-            findings=tuple(sorted(asker.findings, key=lambda finding: QUESTIONS.index(finding.question))),
-            targets=asker.targets,
+            findings=tuple(sorted(client.findings, key=lambda finding: QUESTIONS.index(finding.question))),
+            targets=client.targets,
             offset=bias.offset,
             max_shift=bias.max_shift,
             clamp=bias.clamp,
@@ -360,13 +354,13 @@ class _Probing:
             jitter=bias.jitter,
             crowd_jitter=bias.crowd_jitter,
             scale=bias.scale,
-            outside=bias.outside if asker.biased else None,
-            queries=asker.queries,
-            prompt_tokens=asker.prompt_tokens,
-            completion_tokens=asker.completion_tokens,
-            remedy=asker.broken.remedy if asker.broken else "",
+            outside=client.outside / client.compared if client.compared else None,
+            queries=client.queries,
+            prompt_tokens=client.prompt_tokens,
+            completion_tokens=client.completion_tokens,
+            remedy=client.broken.remedy if client.broken else "",
             options={name: None if value is ... else value for name, value in options.items()},
-            ways=self.found,
+            ways=self.ways,
             top_logprobs=self.top,
             at_once=self.draws.at_once,
             tempered=self.cold is not None,
@@ -376,14 +370,14 @@ class _Probing:
 
     def _verdict(self, broken: str) -> tuple[ProbeVerdict, str]:
         """The best usable way, and why: what is wrong with better ones, or what to mind."""
-        *others, last = dict.fromkeys(filter(None, self.found.values())) or ("",)
+        *others, last = dict.fromkeys(filter(None, self.ways.values())) or ("",)
         wrong = f"{', '.join(others)}, and {last}" if others else last
-        usable = next((way for way, trouble in self.found.items() if not trouble), None)
+        usable = next((way for way, trouble in self.ways.items() if not trouble), None)
         if usable is None:
             return "not auditable", broken or wrong
         if usable == "logprobs":
             return usable, "logprobs are shown"
         if usable == "thresholds":
-            worst = [finding.question for finding in self.asker.findings if finding.outcome == "caution"]
+            worst = [finding.question for finding in self.client.findings if finding.outcome == "caution"]
             return usable, f"the bias acts as it should{'; mind: ' if worst else ''}{', '.join(worst)}"
         return usable, wrong

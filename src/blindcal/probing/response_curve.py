@@ -1,17 +1,21 @@
-"""Does an endpoint treat bias and temperature as it should? Answers off the flip tell (METHOD 2).
+"""Where an item's answer flips, and whether it follows bias and temperature off the flip (METHOD 2).
 
-At a distance d from its flip, an item's answer at temperature T must be positive with probability
-``sigmoid(d / T)``. At the flip itself, every endpoint whose answers vary looks the same. Off the flip,
-each kind of endpoint that misleads has a curve of its own:
+The answer to an item changes from negative to positive at one shift, its flip (``b = -s``). With jitter on
+the hidden log-odds, the probability of a positive greedy answer is a normal distribution function around the
+flip: `fit` estimates flips and jitter from a handful of answers, some of which may be strays.
+
+At a distance d from its flip, an answer drawn at temperature T must be positive with probability
+``sigmoid(d / T)``. At the flip itself, every endpoint whose answers vary looks the same. Off the flip, each
+kind of endpoint that misleads has a curve of its own:
 
 - A temperature that is ignored leaves one answer, whatever the jitter near the flip.
 - A temperature that is always the same gives second answers at T = 0 too, and too few at T = 2.
 - A sampler that cuts rare answers (``min_p``, ``top_p``) never gives the second answer far out.
 - A bias that is multiplied by a constant stretches the curve.
 
-`CurveEvidence` keeps the likelihood of every such curve, and names the queries that would tell the two
-likeliest ones apart. Where no bias acts, the flips are unknown and shifts are zero, but
-temperatures still tell an honoured temperature from one that is ignored or fixed.
+`CurveEvidence` keeps the likelihood of every such curve, and names the queries that would best distinguish
+the two likeliest ones. Where no bias acts, the flips are unknown and shifts are zero, but temperatures still
+distinguish an honoured temperature from one that is ignored or fixed.
 """
 
 from __future__ import annotations
@@ -19,16 +23,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from scipy.special import expit, logsumexp, ndtr
 
-from blindcal.probing.flip_search import DROP, Reading
-from blindcal.records import INVALID, POSITIVE, FloatArray
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray
 
 Cause: TypeAlias = Literal["honoured", "scaled", "ignored", "fixed", "cut"]
+
+DROP = 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
+FARTHEST_JITTER = 3.0  # distance from a flip beyond which a wrong answer is a stray, not jitter
+STRAY = 0.001  # share of stray answers in a fit; with more, they would explain what jitter does
+JITTERS = np.geomspace(0.01, 10.0, 73)  # the jitter of a fit is one of these
 
 WIDTHS = (0.01, 0.05, 0.15, 0.4, 0.8, 1.4, 2.2)  # of the jitter, in units of the shift
 SCALES = tuple(2.0 ** (k / 4) for k in range(-8, 7))
@@ -38,19 +46,121 @@ SURE, SURE_UNBIASED = 3.0, 5.0  # lead in log-likelihood over every other cause 
 REFUTED = 9.0  # lead of another curve that refutes it: a false alarm costs the better method
 LEAST_REFUTING = 64  # answers that are needed to refute it: a few may be bad luck
 CLEAR = 3.0  # lead of that curve over those with other causes
-TOLD_APART = 4  # queries that are asked at a time, each twice
+AT_A_TIME = 4  # queries that are asked at a time, each twice
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 
 
 @dataclass(frozen=True, slots=True)
+class Query:
+    """A query that could be asked of an item."""
+
+    item: str
+    shift: float
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The answer to one query."""
+
+    query: Query
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlipFit:
+    """The flip of each item, and the jitter of the log-odds with its limits.
+
+    ``jitter`` is 0 if every answer is on the right side of its flip; ``most`` is an upper limit even then.
+    Answers may stray: be the wrong one for no reason, however far from the flip.
+    """
+
+    shifts: Mapping[str, float]
+    jitter: float
+    least: float
+    most: float
+
+    @property
+    def margin(self) -> float:
+        """The distance from a flip beyond which answers are reliable."""
+        return 0.05 + 3 * self.most
+
+    def far(self, query: Query) -> bool:
+        """Whether a greedy query is too far from its flip for jitter to change the answer."""
+        distance = abs(query.shift - self.shifts[query.item])
+        return query.temperature == 0 and distance > max(FARTHEST_JITTER, 4 * self.jitter)
+
+    def astray(self, seen: Observation) -> bool:
+        """Whether an answer is far from its flip and on the wrong side of it."""
+        query = seen.query
+        expected = POSITIVE if query.shift > self.shifts[query.item] else NEGATIVE
+        return self.far(query) and seen.answer != expected
+
+
+async def bisect(
+    answer: Callable[[float], Awaitable[int]], low: float, high: float, width: float = 0.05
+) -> float | None:
+    """The place between ``low`` and ``high`` where ``answer`` turns positive; ``None`` if one is invalid.
+
+    Bisects on a scale that is linear near zero and logarithmic far out, where flips are rare.
+    """
+    while high - low > width:
+        middle = math.sinh((math.asinh(low) + math.asinh(high)) / 2)
+        given = await answer(middle)
+        if given == INVALID:
+            return None
+        low, high = (low, middle) if given == POSITIVE else (middle, high)
+    return (low + high) / 2
+
+
+def fit(observations: Sequence[Observation], known: Mapping[str, float] | None = None) -> FlipFit:
+    """The likeliest flip of each item (or the `known` one) and the likeliest common jitter, at T = 0."""
+    profile = np.zeros(JITTERS.size)
+    places: dict[str, FloatArray] = {}
+    clean = True
+    greedy = [seen for seen in observations if seen.query.temperature == 0]
+    for item in dict.fromkeys(seen.query.item for seen in greedy):
+        own = [seen for seen in greedy if seen.query.item == item]
+        shifts = np.array([seen.query.shift for seen in own], float)
+        signs = np.array([1.0 if seen.answer == POSITIVE else -1.0 for seen in own])
+        candidates = _between(shifts, signs) if known is None else np.array([known[item]])
+        away = signs * (shifts - candidates[:, None])
+        clean &= bool(((away > 0) | (away < -FARTHEST_JITTER)).all(axis=1).any())
+        right = STRAY + (1 - 2 * STRAY) * ndtr(away[:, None, :] / JITTERS[:, None])
+        likelihood = np.log(right).sum(axis=2)
+        places[item] = candidates[likelihood.argmax(axis=0)]
+        profile += likelihood.max(axis=0)
+    best = int(profile.argmax())
+    plausible = JITTERS[profile > profile[best] - DROP]
+    flips = {item: float(place[best]) for item, place in places.items()}
+    least, jitter = (0.0, 0.0) if clean else (float(plausible.min()), float(JITTERS[best]))
+    return FlipFit(flips, jitter, least, float(plausible.max()))
+
+
+def _between(shifts: FloatArray, signs: FloatArray) -> FloatArray:
+    """Candidates for a flip: everywhere between answers where few answers would be on the wrong side."""
+    order = np.argsort(shifts)
+    ordered, up = shifts[order], signs[order] > 0
+    edges = np.concatenate([[ordered[0] - 1], ordered, [ordered[-1] + 1]])
+    wrong = np.concatenate([[0], np.cumsum(up)]) + np.concatenate([np.cumsum(~up[::-1])[::-1], [0]])
+    (fits,) = np.nonzero(wrong <= wrong.min() + (wrong.min() > 0))
+    return np.linspace(edges[fits[0]], edges[fits[-1] + 1], 101)
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
-    """One way to answer; ``fixed`` is the temperature of every answer, ``None`` if the request decides."""
+    """One way to answer; ``fixed`` is the temperature of every answer, NaN if the request decides.
+
+    Beyond the log-odds ``cut_before``, or ``cut_after`` they are divided by the temperature, no second answer
+    comes.
+    """
 
     cause: Cause
     width: float
+    _: KW_ONLY
     scale: float = 1.0
-    fixed: float | None = None
-    cut_before: float = math.inf  # in log-odds, before and after they are divided by the temperature
+    fixed: float = math.nan
+    cut_before: float = math.inf
     cut_after: float = math.inf
 
     @property
@@ -67,17 +177,19 @@ class Response:
 
     @property
     def contends(self) -> bool:
-        """Whether it has to be told from the others; scales near one only serve to measure the scale."""
+        """Whether it has to be ruled out; scales near one only serve to measure the scale."""
         return self.cause != "scaled" or not 0.5 < self.scale < 2
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A query that could be asked of an item."""
-
-    item: str
-    shift: float
-    temperature: float
+def _responses(*, biased: bool) -> list[Response]:
+    responses = [Response("honoured", width) for width in WIDTHS]
+    responses += [Response("ignored", width, fixed=0.0) for width in WIDTHS]
+    responses += [Response("fixed", WIDTHS[0], fixed=heat) for heat in FIXED]
+    if biased:
+        responses += [Response("scaled", width, scale=by) for width in WIDTHS for by in SCALES if by != 1]
+        responses += [Response("cut", width, cut_before=CUT) for width in WIDTHS]
+        responses += [Response("cut", width, cut_after=CUT) for width in WIDTHS]
+    return responses
 
 
 class CurveEvidence:
@@ -101,23 +213,20 @@ class CurveEvidence:
         self._stray = stray
         self._sure = SURE if biased else SURE_UNBIASED
         self._responses = _responses(biased=biased)
-        self._width = _column(one.width for one in self._responses)
-        self._scale = _column(one.scale for one in self._responses)
-        self._fixed = _column(math.nan if one.fixed is None else one.fixed for one in self._responses)
-        self._before = _column(one.cut_before for one in self._responses)
-        self._after = _column(one.cut_after for one in self._responses)
-        self._right = np.array([one.cause == "honoured" for one in self._responses])
-        self._contends = np.array([one.contends for one in self._responses])
-        self._causes = np.array([one.cause for one in self._responses])
+        columns = [(r.width, r.scale, r.fixed, r.cut_before, r.cut_after) for r in self._responses]
+        self._columns = np.array(columns).T[:, :, None, None]
+        self._causes = np.array([response.cause for response in self._responses])
+        self._right = self._causes == "honoured"
+        self._contends = np.array([response.contends for response in self._responses])
         self._logs = {item: np.zeros((len(self._responses), at.size)) for item, at in places.items()}
         self._scores = np.zeros(len(self._responses))  # log-likelihoods
-        self._known: dict[Reading, FloatArray] = {}  # log-likelihoods of readings seen before
+        self._known: dict[Observation, FloatArray] = {}  # log-likelihoods of those seen before
 
-    def add(self, readings: Iterable[Reading]) -> None:
+    def add(self, observations: Iterable[Observation]) -> None:
         """Take answers into account; those to unknown items are left out."""
-        for reading in readings:
-            if reading.item in self._logs:
-                self._logs[reading.item] += self._log_likelihood(reading)
+        for seen in observations:
+            if seen.query.item in self._logs:
+                self._logs[seen.query.item] += self._log_likelihood(seen)
         by_prior = [
             np.sum([logsumexp(logs + prior, axis=1) for logs in self._logs.values()], axis=0)
             for prior in self._priors
@@ -157,8 +266,7 @@ class CurveEvidence:
     def scale(self) -> tuple[float, float]:
         """A 95% interval of the factor by which the bias acts, if the temperature is honoured."""
         on = np.flatnonzero(np.isin(self._causes, ("honoured", "scaled")))
-        plausible = on[self._scores[on] > self._scores[on].max() - DROP]
-        scales = [self._responses[k].scale for k in plausible]
+        scales = [self._responses[k].scale for k in on[self._scores[on] > self._scores[on].max() - DROP]]
         return min(scales), max(scales)
 
     def most_telling(self, queries: Sequence[Query], count: int) -> list[Query]:
@@ -166,7 +274,7 @@ class CurveEvidence:
         first_two = self._first_two()
 
         def divergence(query: Query) -> float:  # Jeffreys'
-            p, q = (self._predicted(query, one) for one in first_two)
+            p, q = (self._predicted(query, response) for response in first_two)
             return (p - q) * (math.log(p / (1 - p)) - math.log(q / (1 - q)))
 
         return sorted(queries, key=divergence, reverse=True)[:count]
@@ -180,63 +288,47 @@ class CurveEvidence:
     def _predicted(self, query: Query, response: int) -> float:
         logs = self._logs[query.item][response] + self._priors.max(axis=0)
         weights = np.exp(logs - logs.max())
-        alone = slice(response, response + 1)
-        p = self._positive(query.item, query.shift, query.temperature, alone)[0]
+        p = self._positive(query, slice(response, response + 1))[0]
         return float(p @ weights / weights.sum())
 
-    def _log_likelihood(self, reading: Reading) -> FloatArray:
-        if reading not in self._known:
-            p = self._positive(reading.item, reading.shift, reading.temperature)
-            self._known[reading] = np.log(p if reading.answer == POSITIVE else 1 - p)
-        return self._known[reading]
+    def _log_likelihood(self, seen: Observation) -> FloatArray:
+        if seen not in self._known:
+            p = self._positive(seen.query)
+            self._known[seen] = np.log(p if seen.answer == POSITIVE else 1 - p)
+        return self._known[seen]
 
-    def _positive(self, item: str, shift: float, temperature: float, rows: slice = slice(None)) -> FloatArray:
+    def _positive(self, query: Query, rows: slice = slice(None)) -> FloatArray:
         """P(positive) under each response (rows) with the flip at each candidate (columns)."""
-        distance = shift - self._places[item][None, :, None]
-        fixed, width = self._fixed[rows], self._width[rows]
-        heat = np.where(np.isnan(fixed), temperature, fixed)
+        distance = query.shift - self._places[query.item][None, :, None]
+        width, scale, fixed, cut_before, cut_after = self._columns[:, rows]
+        heat = np.where(np.isnan(fixed), query.temperature, fixed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            hidden = self._scale[rows] * (distance + width * _NODES)
+            hidden = scale * (distance + width * _NODES)
             tempered = hidden / heat
-            seen = (np.abs(hidden) <= self._before[rows]) & (np.abs(tempered) <= self._after[rows])
+            seen = (np.abs(hidden) <= cut_before) & (np.abs(tempered) <= cut_after)
             drawn = np.where(seen, expit(tempered), hidden > 0) @ (_WEIGHTS / _WEIGHTS.sum())
             greedy = ndtr(distance / width)[..., 0]
         p = np.where(heat[..., 0] == 0, greedy, drawn)
         return np.asarray((1 - self._stray) * p + self._stray * (1 - p))
 
 
-def _column(values: Iterable[float]) -> FloatArray:
-    return np.array(list(values))[:, None, None]
-
-
-def _responses(*, biased: bool) -> list[Response]:
-    found = [Response("honoured", width) for width in WIDTHS]
-    found += [Response("ignored", width, fixed=0.0) for width in WIDTHS]
-    found += [Response("fixed", WIDTHS[0], fixed=heat) for heat in FIXED]
-    if biased:
-        found += [Response("scaled", width, scale) for width in WIDTHS for scale in SCALES if scale != 1]
-        found += [Response("cut", width, cut_before=CUT) for width in WIDTHS]
-        found += [Response("cut", width, cut_after=CUT) for width in WIDTHS]
-    return found
-
-
 async def ask_until_settled(
     evidence: CurveEvidence, queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]], *, most: int
 ) -> int:
-    """Ask what would tell most until it is clear how the endpoint answers; returns how many were asked."""
+    """Ask the most telling queries until it is clear how the endpoint answers; returns their number."""
     asked = 0
     while asked < most and (not evidence.settled or (evidence.refuted and asked < LEAST_REFUTING)):
-        telling = evidence.most_telling(queries, TOLD_APART) * 2
+        telling = evidence.most_telling(queries, AT_A_TIME) * 2
         evidence.add(await ask_all(telling, ask))
         asked += len(telling)
     return asked
 
 
-async def ask_all(queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]]) -> list[Reading]:
+async def ask_all(queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]]) -> list[Observation]:
     """The answers to queries that are asked at once, without the invalid ones."""
     answers = await asyncio.gather(*(ask(query) for query in queries))
     return [
-        Reading(query.item, query.shift, answer, query.temperature)
+        Observation(query, answer)
         for query, answer in zip(queries, answers, strict=True)
         if answer != INVALID
     ]

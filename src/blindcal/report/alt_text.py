@@ -20,68 +20,65 @@ _WIDEST = 0.4  # a band that is wider says little too
 
 def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
     """The gap of each bin, from the lowest to the highest."""
-    known = [f"{100 * one.gap.value:+.1f}" for one in bins if one.gap.value is not None]
+    gaps = [f"{100 * one.gap.value:+.1f}" for one in bins if one.gap.value is not None]
     return _sentences(
         f"Blind Calibration Curve: the signed gap of each of {len(bins)} bins of confidence",
         f"ECE {ece:.3f}",
-        f"Gaps in percentage points, from the lowest bin to the highest: {listed(known)}" if known else "",
+        f"Gaps in percentage points, from the lowest bin to the highest: {listed(gaps)}" if gaps else "",
     )
 
 
 def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_ANSWERS) -> str:
     """The curve at five confidences, as far as items are there, or the bins if there is no curve."""
-    if curve is not None:
-        pairs = _points(curve, bins)
-    else:
-        pairs = [
-            (one.predicted, one.observed)
-            for one in bins
-            if one.predicted is not None and one.observed is not None
-        ]
-    shares = [f"{share:.0%} at {confidence:.0%}" for confidence, share in pairs]
+    shares = _shares(curve, bins)
+    if curve is None:
+        known = [one for one in bins if one.predicted is not None]
+        shares = [f"{one.observed:.0%} at {one.predicted:.0%}" for one in known]
     return _sentences(
         f"Reliability diagram: the {words.observed} at each confidence, against the diagonal",
         f"The share is {listed(shares)} confidence" if shares else "",
     )
 
 
-def _points(curve: Curve, bins: Sequence[Bin]) -> list[tuple[float, float]]:
-    """The curve at five confidences, as far as items are there."""
-    near = {min(range(len(curve.f)), key=lambda k: abs(curve.f[k] - at)) for at in _CONFIDENCES}
-    return [(curve.f[k], curve.value[k]) for k in sorted(near) if _is_known(curve, k, bins)]
-
-
-def _is_known(curve: Curve, place: int, bins: Sequence[Bin]) -> bool:
-    """Whether a point of the curve is one at which there are items, with a band that says something."""
-    f = curve.f[place]
-    there = [one for one in bins if one.low <= f <= one.high and one.share is not None]
-    if there and max(one.share or 0.0 for one in there) < _ENOUGH:
-        return False
-    return curve.low is None or curve.high is None or curve.high[place] - curve.low[place] <= _WIDEST
-
-
-def confidence(found: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:
-    """The share of each kind of items above one half; of the negative items, the share below it."""
-    middle = len(found.positives) // 2
+def _shares(curve: Curve | None, bins: Sequence[Bin] = ()) -> list[str]:
+    """The curve at five confidences, as far as items are there and the band says something."""
+    if curve is None:
+        return []
     shares = []
-    if any(found.positives):
-        shares.append(f"{sum(found.positives[middle:]):.0%} of the {words.of_sides[0]} are above one half")
-    if any(found.negatives):
-        above = ("above", found.negatives[middle:])
-        where, share = above if words.several else ("below", found.negatives[:middle])
-        shares.append(f"{sum(share):.0%} of the {words.of_sides[1]} are {where} one half")
-    return _sentences(words.distribution, listed(shares) if shares else "")
+    for f in _CONFIDENCES:
+        k = min(range(len(curve.f)), key=lambda place: abs(curve.f[place] - f))
+        at = curve.f[k]
+        there = [one.share for one in bins if one.low <= at <= one.high and one.share is not None]
+        wide = curve.low is not None and curve.high is not None and curve.high[k] - curve.low[k] > _WIDEST
+        if not wide and max(there, default=1.0) >= _ENOUGH:
+            shares.append(f"{curve.value[k]:.0%} at {at:.0%}")
+    return list(dict.fromkeys(shares))
+
+
+def confidence(shares: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:
+    """The share of each kind of items above one half; of the negative items, the share below it."""
+    middle = len(shares.positives) // 2
+    where, negatives = "below", shares.negatives[:middle]
+    if words.several:
+        where, negatives = "above", shares.negatives[middle:]
+    parts = []
+    if any(shares.positives):
+        above = sum(shares.positives[middle:])
+        parts.append(f"{above:.0%} of the {words.of_sides[0]} are above one half")
+    if any(shares.negatives):
+        parts.append(f"{sum(negatives):.0%} of the {words.of_sides[1]} are {where} one half")
+    return _sentences(words.distribution, listed(parts) if parts else "")
 
 
 def operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) -> str:
     """Precision and recall at three thresholds; with several answers, precision and the share answered."""
-    found = []
+    sentences = []
     for at in _THRESHOLDS:
-        point = min(points, key=lambda one: abs(one.threshold - at))
+        point = min(points, key=lambda each: abs(each.threshold - at))
         rates = {name: getattr(point, name).value for name, _ in words.rates[:2]}
         if None not in rates.values():
-            found.append(f"At threshold {point.threshold:g}, {words.decided.format(**rates)}")
-    return _sentences(words.decisions, *found)
+            sentences.append(f"At threshold {point.threshold:g}, {words.decided.format(**rates)}")
+    return _sentences(words.decisions, *sentences)
 
 
 def cost(thresholds: Sequence[float], costs: CostCurve, words: Wording = TWO_ANSWERS) -> str:
@@ -92,7 +89,7 @@ def cost(thresholds: Sequence[float], costs: CostCurve, words: Wording = TWO_ANS
         f"{missed} {costs.cost_fn:g}"
     )
     both = zip(costs.expected, thresholds, strict=True)
-    known = [(one.value, threshold) for one, threshold in both if one.value is not None]
+    known = [(each.value, threshold) for each, threshold in both if each.value is not None]
     if not known:
         return _sentences(first)
     lowest, at = min(known)
@@ -100,48 +97,43 @@ def cost(thresholds: Sequence[float], costs: CostCurve, words: Wording = TWO_ANS
     return _sentences(first, f"It is lowest, {lowest:.3g}, at threshold {at:g}", f"It is {listed(ends)}")
 
 
-def parts(found: Sequence[Part]) -> str:
+def parts(each: Sequence[Part]) -> str:
     """The ECE of the largest parts."""
-    largest = sorted((one for one in found if one.ece.value is not None), key=lambda one: -one.items)
-    shown = [f"{printable(one.name, 60)} {one.ece.value:.3f}" for one in largest[:_MOST_PARTS]]
+    largest = sorted((part for part in each if part.ece.value is not None), key=lambda part: -part.items)
+    shown = [f"{printable(part.name, 60)} {part.ece.value:.3f}" for part in largest[:_MOST_PARTS]]
     which = "The largest parts" if len(largest) > _MOST_PARTS else "The parts"
     return _sentences(
-        f"ECE of each of {len(found)} parts with its interval", f"{which}: {listed(shown)}" if shown else ""
+        f"ECE of each of {len(each)} parts with its interval", f"{which}: {listed(shown)}" if shown else ""
     )
 
 
 def evidence(name: str, path: EvidencePath, threshold: float, raised_at: int | None) -> str:
     """Where the evidence of an alarm ends, its highest value, and whether the alarm was raised."""
     last, highest = path.log_evidence[-1], max(path.log_evidence)
-    raised = "It was never raised" if raised_at is None else f"It was raised after {raised_at:,}"
     return _sentences(
         f"Evidence of the {name} alarm after each of {path.observations[-1]:,} observations, on a log scale",
         f"It is {evidence_text(last)} now and was {evidence_text(highest)} at its highest",
         f"{threshold:,.4g} raises the alarm",
-        raised,
+        "It was never raised" if raised_at is None else f"It was raised after {raised_at:,}",
     )
 
 
-def gaps(found: Sequence[tuple[str, Estimate]]) -> str:
+def gaps(each: Sequence[tuple[str, Estimate]]) -> str:
     """Each gap with its interval."""
-    each = [f"{printable(name, 60)} {gap_text(gap)}" for name, gap in found]
+    shown = [f"{printable(name, 60)} {gap_text(gap)}" for name, gap in each]
     return _sentences(
-        "Confidence sequences of confidence minus the share of positive labels, around zero", *each
+        "Confidence sequences of confidence minus the share of positive labels, around zero", *shown
     )
 
 
 def window(items: int, curve: Curve, reference: Curve | None) -> str:
     """Both curves at five confidences."""
-    shown = {f"The last {items:,} labelled items": curve, "The reference": reference}
-    told = []
-    for name, one in shown.items():
-        if one is None:
-            continue
-        shares = [f"{share:.0%} at {confidence:.0%}" for confidence, share in _points(one, ())]
-        told.append(f"{name}: {listed(shares)} confidence" if shares else "")
-    return _sentences("Reliability curves: the share of positive labels at each confidence", *told)
+    curves = {f"The last {items:,} labelled items": curve, "The reference": reference}
+    shares = {name: _shares(each) for name, each in curves.items()}
+    shown = [f"{name}: {listed(each)} confidence" for name, each in shares.items() if each]
+    return _sentences("Reliability curves: the share of positive labels at each confidence", *shown)
 
 
-def _sentences(*found: str) -> str:
+def _sentences(*each: str) -> str:
     """Join sentences, each with a full stop; skip empty ones."""
-    return " ".join(f"{one}." for one in found if one)
+    return " ".join(f"{sentence}." for sentence in each if sentence)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from blindcal.records import Estimate, level_percent
 from blindcal.report.sentences import item_count
 from blindcal.results.check import CheckOutcome, CheckResult, Verdict
+from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
 _MARKS = {"passed": "✅ passed", "failed": "❌ failed", "undecided": "⚠️ undecided"}
@@ -22,52 +24,51 @@ def junit(runs: Sequence[CheckResult]) -> bytes:
     Each part that fails is a case of its own.
     """
     root = ElementTree.Element("testsuites", name="blindcal check")
+    total = Counter(tests=0, failures=0)
     for run in runs:
         verdicts = _shown(run)
+        counts = {
+            "tests": len(verdicts),
+            "failures": sum(verdict.outcome != "passed" for verdict in verdicts),
+            "errors": 0,
+            "skipped": 0,
+            "time": 0,
+        }
+        total.update(counts)
+        checked = run.checked
+        made = checked.created[:19] if isinstance(checked, AuditResult) else f"{checked.made}T00:00:00"
+        about = {name: str(count) for name, count in counts.items()}
         suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=_plain(_title(run)),
-            tests=str(len(verdicts)),
-            failures=str(sum(one.outcome != "passed" for one in verdicts)),
-            errors="0",
-            skipped="0",
-            time="0",
-            timestamp=_timestamp(run),
+            root, "testsuite", about, name=_plain(_title(run)), timestamp=made[:19]
         )
-        for one in verdicts:
-            case = ElementTree.SubElement(
-                suite, "testcase", classname=_plain(run.path), name=_plain(_name(one)), time="0"
-            )
-            if one.outcome == "passed":
-                ElementTree.SubElement(case, "system-out").text = _plain(verdict_text(one))
+        for verdict in verdicts:
+            name, text = _plain(_name(verdict)), _plain(verdict_text(verdict))
+            case = ElementTree.SubElement(suite, "testcase", classname=_plain(run.path), name=name, time="0")
+            if verdict.outcome == "passed":
+                ElementTree.SubElement(case, "system-out").text = text
             else:
-                message = _plain(verdict_text(one))
-                failure = ElementTree.SubElement(case, "failure", type=one.outcome, message=message)
-                failure.text = _plain(one.why)
+                failure = ElementTree.SubElement(case, "failure", type=verdict.outcome, message=text)
+                failure.text = _plain(verdict.why)
     for name in ("tests", "failures"):
-        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
+        root.set(name, str(total[name]))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode").encode() + b"\n"
 
 
 def summary(runs: Sequence[CheckResult]) -> str:
     """A Markdown table of all verdicts and of the parts that fail, for the summary of a workflow run."""
-    lines = [
-        "### Calibration",
-        "",
-        "| model | items | limit | estimate | bound | |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["### Calibration", "", "| model | items | limit | estimate | bound | |"]
+    lines.append("|---|---|---|---|---|---|")
     for run in runs:
-        for one in _shown(run):
+        for verdict in _shown(run):
+            known = verdict.estimate is not None
             cells = (
                 _quoted(run.model),
-                checked_items(run) if one.items is None else f"{one.items:,}",
-                ": ".join(map(_quoted, filter(None, (one.part, one.words)))),
-                "" if one.estimate is None else str(Estimate(one.estimate)),
-                "" if one.estimate is None else str(Estimate(one.bound)),
-                f"{_MARKS[one.outcome]}: {_quoted(one.why)}",
+                checked_items(run) if verdict.items is None else f"{verdict.items:,}",
+                ": ".join(map(_quoted, filter(None, (verdict.part, verdict.words)))),
+                str(Estimate(verdict.estimate)) if known else "",
+                str(Estimate(verdict.bound)) if known else "",
+                f"{_MARKS[verdict.outcome]}: {_quoted(verdict.why)}",
             )
             lines.append(f"| {' | '.join(cells)} |")
     sure = {run.confidence for run in runs if run.confidence is not None}
@@ -82,17 +83,17 @@ def workflow_commands(runs: Sequence[CheckResult]) -> list[str]:
     Each limit and part that fails is an error, each undecided limit a warning, each run that passes a notice.
     GitHub shows ten of each kind per step.
     """
-    annotations: list[tuple[str, str, str]] = []
+    annotations: list[tuple[CheckOutcome, str, str]] = []
     for run in runs:
-        texts = [(one.outcome, f"{_name(one)}: {verdict_text(one)}") for one in _shown(run)]
-        wrong = [one for one in texts if one[0] != "passed"]
-        passed: tuple[CheckOutcome, str] = ("passed", "; ".join(text for _, text in texts))
-        annotations += [(outcome, _title(run), text) for outcome, text in wrong or [passed]]
+        texts = [(each.outcome, _title(run), f"{_name(each)}: {verdict_text(each)}") for each in _shown(run)]
+        passed = "; ".join(text for _, _, text in texts)
+        wrong = [each for each in texts if each[0] != "passed"]
+        annotations += wrong or [("passed", _title(run), passed)]
     return [
         f"::{kind} title={_property(f'Calibration: {title}')}::{_message(text)}"
-        for outcome, kind in _ANNOTATIONS.items()
-        for mine, title, text in annotations
-        if mine == outcome
+        for wanted, kind in _ANNOTATIONS.items()
+        for outcome, title, text in annotations
+        if outcome == wanted
     ]
 
 
@@ -106,41 +107,32 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def verdict_text(one: Verdict) -> str:
+def verdict_text(verdict: Verdict) -> str:
     """A verdict's numbers, if it is about any, and its reason, in one line."""
-    if one.estimate is None:
-        return one.why
-    bound = "" if one.bound is None else f", bound {one.bound:.4f}"
-    return f"{Estimate(one.estimate)}{bound}: {one.why}"
+    if verdict.estimate is None:
+        return verdict.why
+    bound = "" if verdict.bound is None else f", bound {verdict.bound:.4f}"
+    return f"{Estimate(verdict.estimate)}{bound}: {verdict.why}"
 
 
 def checked_items(run: CheckResult) -> str:
     """The number of items behind a run or a certificate."""
-    if run.result is not None:
-        return item_count(run.result.counts)
-    assert run.certificate is not None
-    return f"{run.certificate.items:,}"
+    checked = run.checked
+    return item_count(checked.counts) if isinstance(checked, AuditResult) else f"{checked.items:,}"
 
 
 def _shown(run: CheckResult) -> list[Verdict]:
     """The verdicts on the limits, and on the parts that fail."""
-    return [*run.verdicts, *(one for one in run.parts if one.outcome == "failed")]
+    return [*run.verdicts, *(verdict for verdict in run.parts if verdict.outcome == "failed")]
 
 
-def _name(one: Verdict) -> str:
+def _name(verdict: Verdict) -> str:
     """What must hold, and for which part if it is about one."""
-    return one.words if one.part is None else f"{one.part}: {one.words}"
+    return verdict.words if verdict.part is None else f"{verdict.part}: {verdict.words}"
 
 
 def _title(run: CheckResult) -> str:
-    return f"{run.model} on {run.result.items}" if run.result is not None else f"certificate of {run.model}"
-
-
-def _timestamp(run: CheckResult) -> str:
-    if run.result is not None:
-        return run.result.created[:19]
-    assert run.certificate is not None
-    return f"{run.certificate.made}T00:00:00"
+    return f"{run.model} on {run.result.items}" if run.result else f"certificate of {run.model}"
 
 
 def _plain(text: str) -> str:
@@ -149,4 +141,4 @@ def _plain(text: str) -> str:
 
 def _quoted(text: str) -> str:
     """Escape text so that Markdown shows it verbatim."""
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text))
+    return _MARKUP.sub(lambda special: f"&#{ord(special[0])};", printable(text))

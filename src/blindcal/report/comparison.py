@@ -173,7 +173,6 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
             runs=tuple(zip("AB", runs, strict=True)),
             item_count=item_count,
             rows=[(one, NAMES[one.quantity], verdict(one), better(one)) for one in found.differences],
-            meanings=wording_of(runs[0].result).meanings,
             words=wording_of(runs[0].result),
             settings=differing(*runs),
             drawings=[(one.name, one.svg()) for one in drawn],

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from string import ascii_uppercase
 
-from blindcal.estimate.findings import Curve, OperatingPoint
+from blindcal.estimate.findings import Curve
 from blindcal.evidence import FEW_ITEMS
 from blindcal.records import Estimate
 from blindcal.report.sentences import (
@@ -39,10 +39,8 @@ ALPHA = 0.05
 END = 0.95
 QUOTED = (END, 0.9, 0.8, 0.7, 0.6)  # round confidences, the most informative first
 COMMON = 1 / 3  # share of the items that must have at least a confidence for it to be quoted
-FULL = 0.2  # share of the items that must be in a bin for it to be quoted
-NOTABLE = 0.1  # share that is worth mentioning
+NOTABLE = 0.1  # share that is mentioned
 WIDEST = 0.2  # no sentence quotes a wider interval
-TWO_SIDES = ("positive", "negative")
 LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
 TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
 OUTSIDE = 0.1  # mean probability of neither answer that is mentioned
@@ -59,11 +57,11 @@ def headline(result: AuditResult) -> tuple[Sentence, ...]:
 
 def _nothing(result: AuditResult) -> Sentence:
     words = wording_of(result).asked_for
-    if result.counts.valid == 0:
-        start = "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
-        return sentence(f"{start}{words}.", **_words(result))
-    start = "Its calibration error could not be estimated: only {valid} answers were "
-    return sentence(f"{start}{words}, which is too few.", valid=valid_answers(result), **_words(result))
+    template = f"Its calibration error could not be estimated: only {{valid}} answers were {words}, too few."
+    if not result.counts.valid:
+        none = "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
+        template = f"{none}{words}."
+    return sentence(template, valid=valid_answers(result), **_words(result))
 
 
 def _words(result: AuditResult) -> dict[str, str]:
@@ -89,19 +87,12 @@ def quote(result: AuditResult) -> Sentence | None:
     """The sentence, unless too little is known for one."""
     if (side := one_label(result)) is not None:
         return _quote_label(result, side)
-    return _quote_tail(result) or _quote_bin(result) or _quote_all(result)
+    return _quote_tail(result) or _quote_all(result)
 
 
-def sides(result: AuditResult) -> tuple[str, ...]:
+def _sides(result: AuditResult) -> tuple[str, ...]:
     """The sides of one half on which a model can be confident: both for two answers, else the upper one."""
-    return TWO_SIDES[:1] if result.answers else TWO_SIDES
-
-
-def _beginning(result: AuditResult, side: str, confident: Sentence) -> Sentence:
-    """The first part of a sentence about how often it is right."""
-    if result.answers:
-        return ("When it is ", *confident, " confident in its answer, ")
-    return (f"When it says “{word(result, side)}” with ", *confident, " confidence, ")
+    return ("positive",) if result.answers else ("positive", "negative")
 
 
 def _quote_label(result: AuditResult, side: str) -> Sentence | None:
@@ -151,11 +142,8 @@ def tail_of(result: AuditResult, side: str, confidence: float, least: float = NO
     """The answers of a side from a confidence up, unless they are too few or their interval is too wide."""
     yes = side == "positive"
     at = confidence if yes else 1 - confidence
-
-    def near(point: OperatingPoint) -> bool:
-        return abs(point.threshold - at) < 1e-6
-
-    row = next((k for k, point in enumerate(result.operating) if near(point)), None)
+    near = (k for k, point in enumerate(result.operating) if abs(point.threshold - at) < 1e-6)
+    row = next(near, None)
     if row is None or (rate := result.operating[row].positive_rate.value) is None:
         return None
     share = rate if yes else 1 - rate
@@ -168,9 +156,9 @@ def tail_of(result: AuditResult, side: str, confidence: float, least: float = NO
 def quoted_tail(result: AuditResult) -> Tail | None:
     """The answers that the sentence is about; ``None`` if it is about all answers."""
     for confidence in QUOTED:
-        found = [tail for side in sides(result) if (tail := tail_of(result, side, confidence, COMMON))]
-        if found:
-            return max(found, key=lambda tail: tail.share)
+        tails = [tail for side in _sides(result) if (tail := tail_of(result, side, confidence, COMMON))]
+        if tails:
+            return max(tails, key=lambda tail: tail.share)
     return None
 
 
@@ -178,35 +166,12 @@ def _quote_tail(result: AuditResult) -> Sentence | None:
     """How often the model is right from a confidence up that is common."""
     if (tail := quoted_tail(result)) is None:
         return None
-    often = ("as it is for " if result.answers else "as it does for ", tail.often, " of the questions, ")
-    return (
-        *_beginning(result, tail.side, ("at least ", tail.sure)),
-        *often,
-        "it is right ",
-        *tail.quoted(),
-        ".",
-    )
-
-
-def _quote_bin(result: AuditResult) -> Sentence | None:
-    """For methods without intervals: a sentence about the fullest bin on one side of one half."""
-    if result.ece.has_interval:
-        return None
-    sided = [
-        k
-        for k, one in enumerate(result.bins)
-        if one.predicted is not None
-        and (one.share or 0.0) >= FULL
-        and (one.low >= 0.5 or one.high <= 0.5 or result.answers)
-    ]
-    if not sided:
-        return None
-    k = max(sided, key=lambda k: result.bins[k].share or 0.0)
-    yes = result.bins[k].low >= 0.5 or bool(result.answers)
-    flip = "" if yes else "1-"
-    predicted, observed = (Number(f"{flip}bins.{k}.{name}", "whole") for name in ("predicted", "observed"))
-    beginning = _beginning(result, "positive" if yes else "negative", ("about ", predicted))
-    return (*beginning, "it is right ", observed, " of the time.")
+    begin = f"When it says “{word(result, tail.side)}” with at least "
+    middle = " confidence, as it does for "
+    if result.answers:
+        begin, middle = "When it is at least ", " confident in its answer, as it is for "
+    right = (" of the questions, it is right ", *tail.quoted())
+    return (begin, tail.sure, middle, tail.often, *right, ".")
 
 
 def _quote_all(result: AuditResult) -> Sentence | None:
@@ -254,18 +219,18 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
         if run is None:
             return ()
         return (" in answers ", *_extent(result.curve, run, flipped=False, bottom=least))
-    found: list[Sentence] = []
-    for side in sides(result):
+    places: list[Sentence] = []
+    for side in _sides(result):
         if (run := _clear_run(result.curve, side, over)) is not None:
-            found.append(
+            places.append(
                 (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
             )
         elif over and (end := tail_of(result, side, END)) is not None and (end.right.high or 1.0) < END:
             # the stretch is too short for the curve to show, but many answers are there
-            found.append((f"“{word(result, side)}” with at least ", end.sure, " confidence"))
-    if not found:
+            places.append((f"“{word(result, side)}” with at least ", end.sure, " confidence"))
+    if not places:
         return ()
-    return (" when it says ", *(found[0] if len(found) == 1 else (*found[0], ", and ", *found[1])))
+    return (" when it says ", *(places[0] if len(places) == 1 else (*places[0], ", and ", *places[1])))
 
 
 def _clear_run(curve: Curve, side: str, over: bool, least: float = 0.5) -> tuple[int, int] | None:
@@ -315,21 +280,21 @@ def position(result: AuditResult) -> Sentence:
     margins = result.margins
     if margins is None:
         return ()
-    found = "For each answer to be given as often as it is right, {margins.moved} of all would have to change"
+    text = "For each answer to be given as often as it is right, {margins.moved} of all would have to change"
     if margins.pvalue is None:
-        found += "."
+        text += "."
     elif margins.pvalue >= ALPHA:
-        found += ". That may be due to chance (p-value {margins.pvalue:pvalue})."
+        text += ". That may be due to chance (p-value {margins.pvalue:pvalue})."
     else:
-        found += ", more than chance explains (p-value {margins.pvalue:pvalue})."
+        text += ", more than chance explains (p-value {margins.pvalue:pvalue})."
     if permuted(result):
-        found += " The options were shown in a random order, so this is how much their position matters."
+        text += " The options were shown in a random order, so this is how much their position matters."
     elif result.answers == tuple(ascii_uppercase[: len(result.answers)]):
-        found += (
+        text += (
             " Part of it may be due to what the options say: an audit that permutes them shows how much "
             "their position alone matters."
         )
-    return sentence(found)
+    return sentence(text)
 
 
 # Caveats

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import CostCurve
 from blindcal.methods import METHODS
-from blindcal.report import narrative, wording
+from blindcal.report import narrative
 from blindcal.report.sentences import Number, Numbers, Quoted, word
 from blindcal.report.wording import least_confidence, wording_of
 from blindcal.results.result import AuditResult
@@ -47,8 +47,6 @@ def render(result: AuditResult) -> str:
         headline=narrative.headline(result),
         warnings=narrative.warnings(result),
         notes=narrative.notes(result),
-        metrics=wording.metrics(result),
-        limits=wording.limits(result),
         alpha=narrative.ALPHA,
         tested=any(part.calibrated_pvalue is not None for part in result.parts),
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words

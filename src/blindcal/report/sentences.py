@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 from markupsafe import Markup
 
+from blindcal.estimate.streams.alarms import AlarmName
 from blindcal.evidence import FEW_GROUPS
 from blindcal.records import Estimate, level_percent
 from blindcal.results.result import AnswerCounts, AuditResult
@@ -65,6 +66,14 @@ def decimal(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
 
 
+OBSERVED: dict[AlarmName, str] = {
+    "endpoint": "repeated queries",
+    "questions": "answers",
+    "calibration": "labelled answers",
+}
+"""The observations of each alarm of a watch."""
+
+
 def evidence_text(log_evidence: float) -> str:
     """An e-value, given its natural logarithm: ``0.37``, ``25.1``, ``10^12``."""
     if log_evidence > _PLAIN:
@@ -112,16 +121,16 @@ class Numbers:
         if isinstance(named := self._tree.get(name), dict) and key in named:
             return named[key]  # the key may be any text
         if "+" in path:
-            return sum(self.value(one) for one in path.split("+"))
+            return sum(self.value(each) for each in path.split("+"))
         if path.startswith("1-"):
-            found = self.value(path[2:])
-            return None if found is None else 1 - found
-        here = self._tree
+            rest = self.value(path[2:])
+            return None if rest is None else 1 - rest
+        value = self._tree
         for step in path.split("."):
-            if here is None:
+            if value is None:
                 return None
-            here = here[int(step)] if isinstance(here, list | tuple) else here.get(step)
-        return here
+            value = value[int(step)] if isinstance(value, list | tuple) else value.get(step)
+        return value
 
     def show(self, path: str, form: str = "percent") -> Markup:
         """One number as an HTML element, or a dash if it is unknown."""
@@ -143,9 +152,7 @@ class Numbers:
 
     def estimate(self, path: str, form: str = "percent") -> Markup:
         """An estimate with its interval."""
-        shown = self.show(f"{path}.value", form)
-        between = self.between(path, form)
-        return shown + Markup(" ") + between if between else shown
+        return (self.show(f"{path}.value", form) + Markup(" ") + self.between(path, form)).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +174,12 @@ def word(result: AuditResult, side: str) -> str:
 
 def sentence(template: str, **pieces: Piece) -> Sentence:
     """Split a template: ``{name}`` is one of ``pieces``, any other ``{path:form}`` is a number."""
-    found: list[Piece] = []
+    parts: list[Piece] = []
     for text, path, form, _ in Formatter().parse(template):
-        found.append(text)
+        parts.append(text)
         if path is not None:
-            found.append(pieces[path] if path in pieces else Number(path, form or "percent"))
-    return tuple(found)
+            parts.append(pieces[path] if path in pieces else Number(path, form or "percent"))
+    return tuple(parts)
 
 
 def item_count(counts: AnswerCounts) -> str:

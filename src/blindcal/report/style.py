@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -51,58 +52,19 @@ class ShownAxes(Axes):
 def figure_style(*, dark: bool = False) -> Iterator[None]:
     """Apply blindcal's style to all figures that are drawn in the block."""
     ink, paper = (INK_DARK, PAPER_DARK) if dark else (INK, PAPER)
-    series = SERIES_DARK if dark else SERIES
     soft, firm, faint = (f"{ink}{round(255 * strength):02x}" for strength in (SOFT, FIRM, FAINT))
+    colors: dict[Any, Any] = {
+        **dict.fromkeys(("text.color", "axes.titlecolor"), ink),
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), soft),
+        **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), firm),
+        "grid.color": faint,
+        "figure.facecolor": paper,
+        "axes.prop_cycle": cycler(color=SERIES_DARK if dark else SERIES),
+    }
+    style = Path(__file__).with_name("figures.mplstyle")
     token = _active.set(True)
     try:
-        with mpl.rc_context(
-            {
-                "figure.figsize": (WIDTH, HEIGHT),
-                "figure.facecolor": paper,
-                "figure.dpi": 150,
-                "figure.constrained_layout.w_pad": 0.08,
-                "figure.constrained_layout.h_pad": 0.08,
-                "savefig.facecolor": "auto",
-                "font.family": ["DejaVu Sans"],  # part of matplotlib: the same picture on every machine
-                "font.size": 10,
-                "text.color": ink,
-                "text.parse_math": False,  # names of models and parts may contain dollar signs
-                "axes.prop_cycle": cycler(color=series),
-                "axes.facecolor": "none",
-                "axes.edgecolor": soft,
-                "axes.linewidth": 0.8,
-                "axes.labelcolor": firm,
-                "axes.labelsize": 10,
-                "axes.titlesize": 10,
-                "axes.titlelocation": "left",
-                "axes.titlecolor": ink,
-                "axes.titlepad": 7,
-                "axes.spines.top": False,
-                "axes.spines.right": False,
-                "axes.grid": True,
-                "axes.axisbelow": True,
-                "axes.unicode_minus": True,
-                "grid.color": faint,
-                "grid.linewidth": 0.6,
-                "xtick.color": soft,
-                "ytick.color": soft,
-                "xtick.labelcolor": firm,
-                "ytick.labelcolor": firm,
-                "xtick.labelsize": 9.5,
-                "ytick.labelsize": 9.5,
-                "xtick.major.size": 3,
-                "ytick.major.size": 3,
-                "xtick.major.width": 0.8,
-                "ytick.major.width": 0.8,
-                "lines.linewidth": 1.8,
-                "lines.solid_capstyle": "round",
-                "legend.frameon": False,
-                "legend.fontsize": 9.5,
-                "legend.handlelength": 1.9,
-                "legend.columnspacing": 1.4,
-                "legend.borderaxespad": 0.2,
-            }
-        ):
+        with mpl.rc_context({**mpl.rc_params_from_file(style, use_default_template=False), **colors}):
             yield
     finally:
         _active.reset(token)

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from blindcal.estimate.streams.alarms import Alarm, AlarmName, EvidencePath, Gap
+from blindcal.estimate.streams.alarms import Alarm, EvidencePath, Gap
 from blindcal.records import level_percent
 from blindcal.report import alt_text
 from blindcal.report.plots import Drawing, plot_reliabilities, short_name
-from blindcal.report.sentences import MINUS
+from blindcal.report.sentences import MINUS, OBSERVED
 from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series
 from blindcal.results.watch_result import WatchResult, WindowCurve
 
@@ -21,11 +21,6 @@ _SMALL = 9.5  # points
 _PANEL = (3.6, 2.4)  # inches: three of them side by side on a desktop, one on a phone
 _MOST = 500.0  # highest natural logarithm that is drawn: its exponential, with room above, is a float
 _LEAST_SPAN = math.log(100)  # the axis spans at least two powers of ten
-_COUNTED: dict[AlarmName, str] = {
-    "endpoint": "repeated queries",
-    "questions": "answers",
-    "calibration": "labelled answers",
-}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -34,18 +29,15 @@ def plot_evidence(path: EvidencePath, alarm: Alarm, ax: Axes | None = None) -> A
     with drawing(ax, *_PANEL) as axes:
         at = np.array([0, *path.observations], float)
         logs = np.clip([0.0, *path.log_evidence], -_MOST, _MOST)
-        line = math.log(alarm.threshold)
         colour = series(1 if alarm.raised else 0)
         axes.plot(at, np.exp(logs), color=colour, zorder=3)
         axes.axhline(alarm.threshold, color=ink(FIRM), linewidth=1.0, linestyle=DASHES[1], zorder=2)
         axes.axhline(1, color=ink(FAINT), linewidth=0.8, zorder=1)
         if alarm.raised_at is not None:
-            height = float(np.exp(np.interp(alarm.raised_at, at, logs)))
+            height = max(float(np.exp(np.interp(alarm.raised_at, at, logs))), alarm.threshold)
             axes.axvline(alarm.raised_at, color=colour, linewidth=0.8, alpha=0.5, zorder=1)
-            axes.plot(
-                alarm.raised_at, max(height, alarm.threshold), "o", color=colour, markersize=6, zorder=4
-            )
-        low, high = min(float(logs.min()), 0.0), max(float(logs.max()), line)
+            axes.plot(alarm.raised_at, height, "o", color=colour, markersize=6, zorder=4)
+        low, high = min(float(logs.min()), 0.0), max(float(logs.max()), math.log(alarm.threshold))
         low = min(low, high - _LEAST_SPAN)
         room = 0.12 * (high - low)
         axes.set_yscale("log")
@@ -56,7 +48,7 @@ def plot_evidence(path: EvidencePath, alarm: Alarm, ax: Axes | None = None) -> A
         axes.set_xlim(0, max(float(at[-1]), 1))
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.set(xlabel=_COUNTED[alarm.name], ylabel="evidence")
+        axes.set(xlabel=OBSERVED[alarm.name], ylabel="evidence")
         axes.text(
             0.01,
             alarm.threshold,

@@ -12,7 +12,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap, SliceAlarm
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
-from blindcal.report.sentences import Numbers, evidence_text, gap_text
+from blindcal.report.sentences import OBSERVED, Numbers, evidence_text, gap_text
 from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable
 
@@ -20,7 +20,6 @@ WATCH_PAGE = "watch.html"
 VerdictName: TypeAlias = Literal["endpoint", "questions", "calibration", "slices"]
 VerdictStatus: TypeAlias = Literal["quiet", "raised", "not tested"]
 
-ALARMS: tuple[AlarmName, ...] = ("endpoint", "questions", "calibration")
 WATCHED: dict[VerdictName, str] = {
     "endpoint": "answers to a few items, asked again and again where they were known to flip",
     "questions": "answers at random thresholds, without labels, against those of the reference",
@@ -36,34 +35,22 @@ ADVICE: dict[VerdictName, str] = {
     "before the change no longer hold.",
     "slices": "Look at the items of these slices, and audit them again before relying on their confidence.",
 }
-"""What to do after each alarm."""
-BRIEF_ADVICE: dict[VerdictName, str] = {
-    "endpoint": "probe and audit again",
-    "questions": "audit a sample of what is asked now",
-    "calibration": "audit again, choose the threshold again",
-    "slices": "audit these again",
-}
-"""The same in a few words."""
-_COUNTED: dict[AlarmName, str] = {
-    "endpoint": "repeated queries",
-    "questions": "answers",
-    "calibration": "labelled answers",
-}
+"""What to do once an alarm is raised."""
 _UNTESTED: dict[AlarmName, str] = {
     "endpoint": "No item has been asked again.",
     "questions": "There is no reference to compare with.",
-    "calibration": "There is nothing to test.",
 }
-_MOST_SLICES, _FEW_SLICES = 5, 3  # named in a sentence and in a line
+_MOST_SLICES = 5  # that are named
 
 
 @dataclass(frozen=True, slots=True)
 class WatchVerdict:
-    """What one alarm says; ``advice`` is what to do, if it is raised."""
+    """What one alarm says, in a sentence and in a few words; ``advice`` is what to do, if it is raised."""
 
     name: VerdictName
     status: VerdictStatus
     sentence: str
+    brief: str
     advice: str | None = None
 
     @property
@@ -75,11 +62,56 @@ class WatchVerdict:
 def verdicts(result: WatchResult) -> tuple[WatchVerdict, ...]:
     """The verdict of each of the three alarms, and of the slices if there are any."""
     known = {alarm.name: alarm for alarm in result.state.alarms}
-    found = [_verdict(result, name, known.get(name)) for name in ALARMS]
-    return (*found, _of_slices(result)) if result.state.slices else tuple(found)
+    alarms = tuple(_verdict(result, name, known.get(name)) for name in OBSERVED)
+    return (*alarms, _of_slices(result.state.slices)) if result.state.slices else alarms
 
 
-def since_text(result: WatchResult, alarm: Alarm) -> str:
+def _verdict(result: WatchResult, name: AlarmName, alarm: Alarm | None) -> WatchVerdict:
+    facts = result.facts if name == "endpoint" else ()
+    sentences = [printable(fact, 300).rstrip(".") for fact in facts]
+    brief = f" {printable(facts[0], 120).rstrip('.')}" if facts else ""
+    if alarm is not None and alarm.raised:
+        sentences.insert(0, _raised(result, alarm))
+        brief = f" since {_since(result, alarm)}"
+    if sentences:
+        sentence = ". ".join(text[0].upper() + text[1:] for text in sentences) + "."
+        return WatchVerdict(name, "raised", sentence, f"{name} RAISED{brief}", ADVICE[name])
+    if alarm is None:
+        return WatchVerdict(name, "not tested", _UNTESTED[name], f"{name} not tested")
+    against = f" against {tested_against(result)}" if name == "calibration" else ""
+    evidence = evidence_text(alarm.log_evidence)
+    sentence = (
+        f"After {_count(alarm.observations, OBSERVED[name])} the evidence{against} is {evidence}; "
+        f"{alarm.threshold:,.4g} raises the alarm."
+    )
+    if not alarm.observations:
+        sentence = f"There are no {OBSERVED[name]} yet."
+    return WatchVerdict(name, "quiet", sentence, f"{name} quiet ({evidence} of {alarm.threshold:,.4g})")
+
+
+def _raised(result: WatchResult, alarm: Alarm) -> str:
+    when = _since(result, alarm)
+    parts = [
+        f"raised after {_count(alarm.raised_at or 0, OBSERVED[alarm.name])}",
+        f"since {when}" if when else "",
+        f"with evidence of {evidence_text(alarm.strongest)} at its strongest",
+    ]
+    sentence = ", ".join(filter(None, parts))
+    if alarm.finding:
+        sentence += f": {printable(alarm.finding, 300).rstrip('.')}"
+    gap = _telling_gap(result.state.gaps) if alarm.name == "calibration" else None
+    if gap is not None:
+        items = "items with " if gap.name.startswith("confidence") else ""
+        sentence += (
+            f". Among {items}{printable(gap.name, 80)}, confidence minus the share of positive labels is "
+        )
+        sentence += gap_text(gap.gap)
+        if gap.gap.level is not None:
+            sentence += f", at all times at once with {level_percent(gap.gap.level)} confidence"
+    return sentence
+
+
+def _since(result: WatchResult, alarm: Alarm) -> str:
     """Since when the evidence of a raised alarm speaks; empty if that is not known."""
     seen = result.first_seen.get(alarm.name)
     day = f" ({printable(seen[:10], 10)})" if seen else ""
@@ -88,13 +120,13 @@ def since_text(result: WatchResult, alarm: Alarm) -> str:
     return f"about {'repeated query' if alarm.name == 'endpoint' else 'item'} {alarm.since + 1:,}{day}"
 
 
-def telling_gap(gaps: tuple[Gap, ...]) -> Gap | None:
+def _telling_gap(gaps: tuple[Gap, ...]) -> Gap | None:
     """The gap to name: that of all items, or the largest one if only its interval excludes zero."""
-    known = [one for one in gaps if one.gap.value is not None and one.gap.has_interval]
-    shown = [one for one in known if 0 not in one.gap]
+    known = [gap for gap in gaps if gap.gap.value is not None and gap.gap.has_interval]
+    shown = [gap for gap in known if 0 not in gap.gap]
     if not shown or shown[0] is gaps[0]:
         return known[0] if known and known[0] is gaps[0] else None
-    return max(shown, key=lambda one: abs(float(one.gap)))
+    return max(shown, key=lambda gap: abs(float(gap.gap)))
 
 
 def tested_against(result: WatchResult) -> str:
@@ -105,68 +137,17 @@ def tested_against(result: WatchResult) -> str:
     return f"an ECE of at most {limit:g}" if limit else "perfect calibration"
 
 
-def raised_slices(result: WatchResult) -> tuple[SliceAlarm, ...]:
-    """The slices that are raised, the strongest evidence first."""
-    found = [one for one in result.state.slices if one.raised_at is not None]
-    return tuple(sorted(found, key=lambda one: -one.log_evidence))
-
-
-def _verdict(result: WatchResult, name: AlarmName, alarm: Alarm | None) -> WatchVerdict:
-    facts = result.facts if name == "endpoint" else ()
-    said = [printable(fact, 300).rstrip(".") for fact in facts]
-    if alarm is not None and alarm.raised:
-        said.insert(0, _raised(result, alarm))
-    if said:
-        sentence = ". ".join(text[0].upper() + text[1:] for text in said) + "."
-        return WatchVerdict(name, "raised", sentence, ADVICE[name])
-    if alarm is None:
-        return WatchVerdict(name, "not tested", _UNTESTED[name])
-    counted = _count(alarm.observations, _COUNTED[name])
-    if not alarm.observations:
-        return WatchVerdict(name, "quiet", f"There are no {_COUNTED[name]} yet.")
-    against = f" against {tested_against(result)}" if name == "calibration" else ""
-    sentence = (
-        f"After {counted} the evidence{against} is {evidence_text(alarm.log_evidence)}; "
-        f"{alarm.threshold:,.4g} raises the alarm."
+def _of_slices(slices: tuple[SliceAlarm, ...]) -> WatchVerdict:
+    raised = [one for one in slices if one.raised_at is not None]
+    if not raised:
+        return WatchVerdict("slices", "quiet", f"None of {len(slices):,} slices is raised.", "slices quiet")
+    shown = {printable(one.name, 40): gap_text(one.gap) for one in raised[:_MOST_SLICES]}
+    more = [f"{len(raised) - len(shown):,} more"] if len(raised) > len(shown) else []
+    named = listed([f"{name} {gap}" for name, gap in shown.items()] + more)
+    sentence = f"{len(raised):,} of {len(slices):,} raised: {named}."
+    return WatchVerdict(
+        "slices", "raised", sentence, f"slices RAISED {listed([*shown, *more])}", ADVICE["slices"]
     )
-    return WatchVerdict(name, "quiet", sentence)
-
-
-def _raised(result: WatchResult, alarm: Alarm) -> str:
-    when = since_text(result, alarm)
-    parts = [
-        f"raised after {_count(alarm.raised_at or 0, _COUNTED[alarm.name])}",
-        f"since {when}" if when else "",
-        f"with evidence of {evidence_text(alarm.strongest)} at its strongest",
-    ]
-    sentence = ", ".join(filter(None, parts))
-    if alarm.finding:
-        sentence += f": {printable(alarm.finding, 300).rstrip('.')}"
-    gap = telling_gap(result.state.gaps) if alarm.name == "calibration" else None
-    if gap is not None:
-        sentence += (
-            f". {_among(gap.name)}, confidence minus the share of positive labels is {gap_text(gap.gap)}"
-        )
-        if gap.gap.level is not None:
-            sentence += f", at all times at once with {level_percent(gap.gap.level)} confidence"
-    return sentence
-
-
-def _of_slices(result: WatchResult) -> WatchVerdict:
-    every, found = result.state.slices, raised_slices(result)
-    if not found:
-        return WatchVerdict("slices", "quiet", f"None of {len(every):,} slices is raised.")
-    named = [f"{printable(one.name, 40)} {gap_text(one.gap)}" for one in found[:_MOST_SLICES]]
-    if len(found) > _MOST_SLICES:
-        named.append(f"{len(found) - _MOST_SLICES:,} more")
-    sentence = f"{len(found):,} of {len(every):,} raised: {listed(named)}."
-    return WatchVerdict("slices", "raised", sentence, ADVICE["slices"])
-
-
-def _among(name: str) -> str:
-    """Items of a range: "Among all items", "Among items with confidence above 0.5"."""
-    shown = printable(name, 80)
-    return f"Among {'items with ' if shown.startswith('confidence') else ''}{shown}"
 
 
 def _count(number: int, things: str) -> str:
@@ -175,37 +156,14 @@ def _count(number: int, things: str) -> str:
     return f"1 {things.removesuffix('queries')}query" if things.endswith("queries") else f"1 {things[:-1]}"
 
 
-# One look
-
-
 def look_line(result: WatchResult) -> str:
     """One look in one line: when, how much, and the state of each alarm."""
     when = printable(result.looked[:16].replace("T", " "), 16)
     counts = [f"{result.answered:,} answers", f"{result.labelled:,} labelled"]
     if result.waiting:
         counts.append(f"{result.waiting:,} waiting")
-    alarms = "; ".join(_brief(result, one) for one in verdicts(result))
+    alarms = "; ".join(verdict.brief for verdict in verdicts(result))
     return f"{when} look {result.look:,}: {', '.join(counts)}; {alarms}"
-
-
-def _brief(result: WatchResult, verdict: WatchVerdict) -> str:
-    if verdict.status == "not tested":
-        return f"{verdict.name} not tested"
-    alarm = next((one for one in result.state.alarms if one.name == verdict.name), None)
-    if not verdict.raised:
-        evidence = f" ({evidence_text(alarm.log_evidence)} of {alarm.threshold:,.4g})" if alarm else ""
-        return f"{verdict.name} quiet{evidence}"
-    what = ""
-    if verdict.name == "slices":
-        raised = raised_slices(result)
-        names = [printable(one.name, 40) for one in raised[:_FEW_SLICES]]
-        more = [f"{len(raised) - _FEW_SLICES:,} more"] if len(raised) > _FEW_SLICES else []
-        what = f" {listed(names + more)}"
-    elif alarm is not None and alarm.raised:
-        what = f" since {since_text(result, alarm)}"
-    elif result.facts:
-        what = f" {printable(result.facts[0], 120).rstrip('.')}"
-    return f"{verdict.name} RAISED{what}: {BRIEF_ADVICE[verdict.name]}"
 
 
 # The page
@@ -219,17 +177,18 @@ def render_watch(result: WatchResult) -> str:
     numbers = Numbers(result)
     templates.globals.update(show=numbers.show, between=numbers.between)
     templates.filters.update(evidence=_with_exponent)
-    state, found = result.state, verdicts(result)
+    state, each = result.state, verdicts(result)
     levels = {alarm.level for alarm in state.alarms}
+    raised = [verdict.name for verdict in each if verdict.raised]
     return templates.get_template("watch.html").render(
         result=result,
-        verdicts=found,
+        verdicts=each,
         watched=WATCHED,
-        headline=_headline([one.name for one in found if one.raised]),
+        headline=f"Raised: {listed(raised)}." if raised else "No alarm is raised.",
         against=tested_against(result),
-        figures={one.name: one.svg() for one in draw_watch(result)},
+        figures={figure.name: figure.svg() for figure in draw_watch(result)},
         chance=level_percent(max(levels)) if levels else None,
-        gap_level=next((level_percent(one.gap.level) for one in state.gaps if one.gap.level), None),
+        gap_level=next((level_percent(gap.gap.level) for gap in state.gaps if gap.gap.level), None),
         css=style("page.css", "watch.css"),
     )
 
@@ -245,14 +204,3 @@ def _with_exponent(log_evidence: float) -> Markup:
     """An e-value with its exponent raised."""
     number, caret, exponent = evidence_text(log_evidence).partition("^")
     return Markup("{}<sup>{}</sup>").format(number, exponent) if caret else Markup(number)
-
-
-def _headline(raised: list[str]) -> str:
-    if not raised:
-        return "No alarm is raised."
-    if raised == ["slices"]:
-        return "Some slices are raised."
-    alarms = [name for name in raised if name != "slices"]
-    slices = ", and so are some slices" if "slices" in raised else ""
-    plural = "alarms are raised" if len(alarms) > 1 else "alarm is raised"
-    return f"The {listed(alarms)} {plural}{slices}."

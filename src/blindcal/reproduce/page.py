@@ -1,4 +1,4 @@
-"""Write a reproduced table: its formats, its figures, and one page with everything."""
+"""Write a reproduced table: Markdown, CSV, its figures, and one page with everything."""
 
 from __future__ import annotations
 
@@ -32,35 +32,23 @@ _ABOVE_LEGEND = 24  # points
 
 def write(comparison: MethodTable, out: Path) -> Path:
     """Write a comparison into a folder and return its page; the same numbers give the same bytes."""
-    texts = {
-        "table.md": table.markdown(comparison),
-        "cells.csv": table.cells_csv(comparison),
-        "estimates.csv": table.estimates_csv(comparison),
-    }
+    texts = {"table.md": table.markdown(comparison), "cells.csv": table.cells_csv(comparison)}
     drawings = draw(comparison)
     save_drawings(drawings, out / FIGURES)
-    texts[PAGE] = _page(comparison, drawings, list(texts))
-    for name, text in texts.items():
-        with atomic_write(out / name) as draft:
-            draft.write_text(text, encoding="utf-8")
-    return out / PAGE
-
-
-def _page(comparison: MethodTable, drawings: Sequence[Drawing], files: Sequence[str]) -> str:
-    """One self-contained page with the tables and the figures."""
     templates = environment()
     templates.filters["shown"] = lambda text: printable(str(text), 400)
-    return templates.get_template("reproduced.html").render(
+    texts[PAGE] = templates.get_template("reproduced.html").render(
         comparison=comparison,
         css=style("reproduced.css"),
         drawings=drawings,
         tables=table.tables(comparison),
-        fitted={name for name, method in TABLE_METHODS.items() if method.fitted},
-        files=files,
+        fitted={name for name in TABLE_METHODS if table.is_fitted(name)},
+        files=list(texts),
     )
-
-
-# Figures
+    for name, text in texts.items():
+        with atomic_write(out / name) as draft:
+            draft.write_text(text, encoding="utf-8")
+    return out / PAGE
 
 
 def draw(comparison: MethodTable) -> list[Drawing]:
@@ -72,7 +60,8 @@ def draw(comparison: MethodTable) -> list[Drawing]:
     for column in comparison.columns:
         if column.entries:  # else nothing could be measured
             title = f"Blind Calibration Curves and white-box reliability: {printable(column.name, 120)}"
-            drawings.append(Drawing(file_name(column.model, column.data), title, plot_column(column)))
+            name = file_name(column.source.model, column.source.data)
+            drawings.append(Drawing(name, title, plot_column(column)))
     return drawings
 
 
@@ -96,17 +85,17 @@ def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
             costs = [comparison.mean_queries(row) for row in rows]
             axes.plot(costs, [max(errors[row], _LEAST) for row in rows], **style)
 
-        for which, method in enumerate(dict.fromkeys(row.method for row in errors)):
+        for number, method in enumerate(dict.fromkeys(row.method for row in errors)):
             draw_rows(
                 [row for row in errors if row.method == method],
-                color=series(which),
-                linestyle=DASHES[which % len(DASHES)],
-                marker=_MARKERS[which % len(_MARKERS)],
+                color=series(number),
+                linestyle=DASHES[number % len(DASHES)],
+                marker=_MARKERS[number % len(_MARKERS)],
                 markersize=4.5,
                 label=method,
             )
         draw_rows(
-            pareto_front(tuple(errors), cost=comparison.mean_queries, error=lambda row: errors[row]),
+            pareto_front(tuple(errors), cost=comparison.mean_queries, error=errors.__getitem__),
             linestyle="none",
             marker="o",
             markersize=11,
@@ -127,7 +116,10 @@ def plot_column(column: Column) -> Figure:
     with figure_style():
         figure = Figure(figsize=(2 * _WIDE * 0.8, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
-        plot_calibration_curves(gap_bins(column, _cheapest(column)), left)
+        # the published method and ours at one query per item; if both are missing, the cheapest row
+        usual = [row for row in (Row("blind", 1), Row("latent", 1)) if row in column.entries]
+        rows = usual or sorted(column.entries, key=lambda row: row.queries)[:1]
+        plot_calibration_curves(gap_bins(column, rows), left)
         left.set_title("Blind Calibration Curves", pad=_ABOVE_LEGEND)
         plot_reliability(None, right, bins=column.oracle.bins)
         right.set_title("White-box reliability", pad=_ABOVE_LEGEND)
@@ -146,9 +138,3 @@ def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
             for low, high, gap, sd in zip(edges[:-1], edges[1:], gaps.mean(axis=0).tolist(), sds, strict=True)
         )
     return curves
-
-
-def _cheapest(column: Column) -> list[Row]:
-    """The published method and ours at one query per item; if both are missing, the cheapest row."""
-    usual = [row for row in (Row("blind", 1), Row("latent", 1)) if row in column.entries]
-    return usual or sorted(column.entries, key=lambda row: row.queries)[:1]

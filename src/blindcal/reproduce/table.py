@@ -12,18 +12,17 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.published.face_value import findings_at_face_value
-from blindcal.estimate.truth import given_confidence
 from blindcal.evidence import Evidence, estimate
-from blindcal.json_form import json_line
 from blindcal.methods import METHODS, estimator_of, make_design
 from blindcal.records import INVALID, FloatArray, Semantics
 from blindcal.reproduce.sources import Source
@@ -31,60 +30,14 @@ from blindcal.simulation.simulate import ask_recording
 from blindcal.text import csv_text, printable
 
 DASH = "\N{EN DASH}"
-
-
-@dataclass(frozen=True, slots=True)
-class TableMethod:
-    """A method of the table: ``base`` chooses the queries, ``estimator`` reads the answers."""
-
-    base: str
-    estimator: str = "own"
-
-    def budgets(self, *, several: bool = False) -> tuple[int, ...]:
-        """The numbers of queries per item that have a row in the table.
-
-        With ``several`` answers the plain answer is the first query, and methods without one have no row.
-        """
-        method = METHODS[self.base]
-        if not several:
-            return method.budgets
-        if method.several is None or not method.tempered or not method.budgets:
-            return ()
-        return (2,) if method.budgets == (1,) else tuple(k for k in method.budgets if k > 1)
-
-    @property
-    def fitted(self) -> bool:
-        """Whether a fit reads its answers."""
-        return estimator_of(self.base, self.estimator) == "latent"
-
-    @property
-    def simulable(self) -> bool:
-        """Whether probabilities determine its answers, unlike a confidence stated in words."""
-        return METHODS[self.base].simulable
-
-    def semantics(self, asked: Semantics) -> Semantics:
-        """The semantics that its answers measure if the targets have the semantics ``asked`` (METHOD 1).
-
-        A stated confidence is compared with the oracle of ``asked``, and an endpoint at its own setting with
-        draws at T = 1.
-        """
-        return "sum" if METHODS[self.base].semantics(asked) in ("sum", "configured") else asked
-
-
-_ORDER = (
+TABLE_METHODS = (
     *("blind", "verbalized", "sampling", "extraction"),
     *("latent", "sampling+latent", "temperature", "repeated"),
 )
-
-#: Every method of the table by its name, METHOD or METHOD+ESTIMATOR, in the order of the table.
-TABLE_METHODS: Mapping[str, TableMethod] = {
-    name: TableMethod(*name.split("+"))
-    for name in dict.fromkeys((*_ORDER, *(name for name, method in METHODS.items() if method.budgets)))
-}
+"""Every method of the table, METHOD or METHOD+ESTIMATOR, in the order of the table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A method of the table at a budget."""
 
     method: str
@@ -96,7 +49,7 @@ class Row:
         return f"{self.method}, K={self.queries}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One estimate: the ECE, its signed gaps, and the numbers of queries and of invalid answers."""
 
@@ -108,7 +61,7 @@ class Measured:
     invalid: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun:
     """One run of a method on a source, with the largest of ``budgets``, which is read at each of them."""
 
@@ -120,53 +73,48 @@ class TableRun:
 
     def measure(self) -> list[Measured]:
         """The estimate of each budget."""
-        source, method = self.source, TABLE_METHODS[self.method]
-        stated = None if method.simulable else source.stated
+        source, (base, estimator) = self.source, _base_and_estimator(self.method)
+        stated = None if METHODS[base].simulable else source.stated
         labels = source.labels if stated is None else stated.labels
-        design = make_design(
-            method.base,
-            labels,
-            queries=max(self.budgets),
-            bins=self.bins,
-            seed=self.seed,
-            choices=source.choices,
-        )
+        design = make_design(base, labels, queries=max(self.budgets), bins=self.bins, seed=self.seed)
+        biased = METHODS[base].biased
         answers = (
-            ask_recording(
-                design,
-                source.recording,
-                source.targets,
-                seed=self.seed,
-                biased=METHODS[method.base].biased,
-            )
+            ask_recording(design, source.recording, source.targets, seed=self.seed, biased=biased)
             if stated is None
             else stated.answers
         )
         measured = []
         for queries in self.budgets:
             used = answers.rows(slice(queries * labels.size))
-            evidence = Evidence(
-                method.base,
-                design,
-                labels,
-                used,
-                estimator=method.estimator,
-                bins=self.bins,
-                resamples=0,
-                choices=source.choices,
-            )
+            evidence = Evidence(base, design, labels, used, estimator=estimator, bins=self.bins, resamples=0)
             findings = estimate(evidence, brief=True)
-            gaps = tuple(float(each.gap) for each in findings.bins)
-            invalid = int((used.answers == INVALID).sum())
-            row = Row(self.method, queries)
-            measured.append(Measured(row, self.seed, float(findings.ece), gaps, len(used), invalid))
+            measured.append(
+                Measured(
+                    row=Row(self.method, queries),
+                    seed=self.seed,
+                    ece=float(findings.ece),
+                    gaps=tuple(float(each.gap) for each in findings.bins),
+                    queries=len(used),
+                    invalid=int((used.answers == INVALID).sum()),
+                )
+            )
         return measured
+
+
+def _base_and_estimator(method: str) -> tuple[str, str]:
+    base, _, estimator = method.partition("+")
+    return base, estimator or "own"
+
+
+def is_fitted(method: str) -> bool:
+    """Whether a fit reads the answers of a method of the table."""
+    return estimator_of(*_base_and_estimator(method)) == "latent"
 
 
 def table_runs(
     source: Source,
     *,
-    methods: Sequence[str] = tuple(TABLE_METHODS),
+    methods: Sequence[str] = TABLE_METHODS,
     budgets: Sequence[int] = range(1, 9),
     seeds: Sequence[int] = range(20),
     bins: int = 5,
@@ -174,13 +122,14 @@ def table_runs(
     """The runs that fill a column; a stated confidence has one, if any confidences were recorded."""
     runs = []
     for name in methods:
-        method = TABLE_METHODS[name]
-        if method.simulable:
-            several = source.choices is not None
-            if chosen := tuple(k for k in method.budgets(several=several) if k in budgets):
-                runs += [TableRun(source, name, chosen, seed, bins) for seed in seeds]
-        elif source.stated is not None:
-            runs.append(TableRun(source, name, (1,), 0, bins))
+        method = METHODS[_base_and_estimator(name)[0]]
+        chosen = tuple(k for k in method.budgets if k in budgets)
+        repeats = seeds
+        if not method.simulable:
+            chosen, repeats = (1,), [0] if source.stated is not None else []
+        if chosen:
+            run = partial(TableRun, source=source, method=name, budgets=chosen, bins=bins)
+            runs += [run(seed=seed) for seed in repeats]
     return runs
 
 
@@ -217,7 +166,6 @@ class Entry:
 
     measured: tuple[Measured, ...]
     oracle: float
-    n: int
 
     @property
     def estimates(self) -> FloatArray:
@@ -234,69 +182,47 @@ class Entry:
         """Mean absolute error against the oracle."""
         return float(self.errors.mean())
 
-    @property
-    def queries(self) -> float:
-        """Queries per item."""
-        return float(np.mean([each.queries for each in self.measured])) / self.n
-
-    @property
-    def invalid(self) -> float:
-        """The share of answers that could not be used."""
-        return _invalid_share(self.measured)
-
 
 def mean_sd(values: FloatArray) -> tuple[float, float | None]:
     """Mean and standard deviation over the seeds; ``None`` for one seed."""
     return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None
 
 
-def _invalid_share(measured: Sequence[Measured]) -> float:
-    return sum(each.invalid for each in measured) / max(1, sum(each.queries for each in measured))
-
-
 def oracle_of(source: Source, bins: int, semantics: Semantics) -> Findings:
     """The oracle (METHOD 1) of a source, and its reliability diagram."""
-    if source.choices is None:
-        return findings_at_face_value(source.labels, source.probabilities(semantics), bins)
-    given, confidence = given_confidence(source.recording.logits)
-    return findings_at_face_value((given == source.labels).astype(np.int64), confidence, bins)
+    return findings_at_face_value(source.labels, source.probabilities(semantics), bins)
 
 
 @dataclass(frozen=True, repr=False)
 class Column:
-    """A model on a data set: the oracle of each semantics that is measured, and all estimates."""
+    """A model on a data set, with all estimates."""
 
-    model: str
-    data: str
-    n: int
-    semantics: Semantics
-    oracles: dict[Semantics, Findings]
+    source: Source
     measured: tuple[Measured, ...]
+    bins: int = 5
 
     def __repr__(self) -> str:
-        return f"Column({self.name!r}, {self.n:,} items, {len(self.measured)} estimates)"
-
-    @classmethod
-    def of(cls, source: Source, measured: Sequence[Measured], bins: int) -> Column:
-        """The column of a source."""
-        asked = source.targets.semantics
-        wanted = {asked, *(TABLE_METHODS[each.row.method].semantics(asked) for each in measured)}
-        oracles = {semantics: oracle_of(source, bins, semantics) for semantics in wanted}
-        return cls(source.model, source.data, source.n, asked, oracles, tuple(measured))
+        return f"Column({self.name!r}, {self.source.n:,} items, {len(self.measured)} estimates)"
 
     @property
     def name(self) -> str:
         """The model and the data set."""
-        return f"{self.model} {self.data}"
+        return self.source.name
 
-    @property
+    @cached_property
     def oracle(self) -> Findings:
-        """The oracle of the column's semantics."""
-        return self.oracles[self.semantics]
+        """The oracle of what is asked about."""
+        return oracle_of(self.source, self.bins, self.source.targets.semantics)
 
     def semantics_of(self, method: str) -> Semantics:
-        """The semantics that the answers of a method measure."""
-        return TABLE_METHODS[method].semantics(self.semantics)
+        """The semantics that the answers of a method measure (METHOD 1).
+
+        A stated confidence is compared with the oracle of the targets, and an endpoint at its own setting
+        with draws at T = 1.
+        """
+        asked = self.source.targets.semantics
+        measured = METHODS[_base_and_estimator(method)[0]].semantics(asked)
+        return "sum" if measured in ("sum", "configured") else asked
 
     def left_out(self, method: str) -> float | None:
         """The share of a method's answers, at its largest budget, that could not be used."""
@@ -311,10 +237,17 @@ class Column:
         for each in sorted(self.measured, key=lambda each: each.seed):
             if np.isfinite(each.ece):
                 rows.setdefault(each.row, []).append(each)
-        return {
-            row: Entry(tuple(measured), float(self.oracles[self.semantics_of(row.method)].ece), self.n)
-            for row, measured in rows.items()
-        }
+        wanted = {row: self.semantics_of(row.method) for row in rows}
+        oracles = {one: float(oracle_of(self.source, self.bins, one).ece) for one in set(wanted.values())}
+        return {row: Entry(tuple(measured), oracles[wanted[row]]) for row, measured in rows.items()}
+
+    def queries_of(self, row: Row) -> float:
+        """Queries per item of a row."""
+        return float(np.mean([each.queries for each in self.entries[row].measured])) / self.source.n
+
+
+def _invalid_share(measured: Sequence[Measured]) -> float:
+    return sum(each.invalid for each in measured) / max(1, sum(each.queries for each in measured))
 
 
 @dataclass(frozen=True, repr=False)
@@ -332,8 +265,7 @@ class MethodTable:
     def rows(self) -> tuple[Row, ...]:
         """Every row that any column has, in the order of the methods."""
         rows = {row for column in self.columns for row in column.entries}
-        order = list(TABLE_METHODS)
-        return tuple(sorted(rows, key=lambda row: (order.index(row.method), row.queries)))
+        return tuple(sorted(rows, key=lambda row: (TABLE_METHODS.index(row.method), row.queries)))
 
     def mean_error(self, row: Row) -> float | None:
         """Mean absolute error of a row over the columns; ``None`` if any of them lacks it."""
@@ -342,49 +274,32 @@ class MethodTable:
 
     def mean_queries(self, row: Row) -> float:
         """Mean queries per item of a row over the columns, all of which have it."""
-        return float(np.mean([column.entries[row].queries for column in self.columns]))
+        return float(np.mean([column.queries_of(row) for column in self.columns]))
 
 
-@dataclass(frozen=True, slots=True)
-class TitledTable:
-    """A title, and lines of cells; the first line is the header."""
-
-    title: str
-    lines: list[list[str]]
-
-
-def tables(comparison: MethodTable) -> list[TitledTable]:
-    """Estimates, errors against the oracle, and the share of unusable answers if there are any."""
+def tables(comparison: MethodTable) -> dict[str, list[list[str]]]:
+    """Estimates, errors, and the share of unusable answers if there are any: lines of cells by title."""
     columns, seeds = comparison.columns, comparison.seeds
-    names = [column.name for column in columns]
-    estimates = [["", *names], ["oracle", *(_spread(float(column.oracle.ece)) for column in columns)]]
-    errors = [["", *names, "mean"]]
+    header = ["", *(column.name for column in columns)]
+    estimates = [header, ["oracle", *(_spread(float(column.oracle.ece)) for column in columns)]]
+    errors = [[*header, "mean"]]
     for row in comparison.rows:
         entries = [column.entries.get(row) for column in columns]
-        estimates.append(
-            [row.name, *(DASH if e is None else _spread(*mean_sd(e.estimates)) for e in entries)]
-        )
-        cells = [DASH if e is None else _spread(*mean_sd(e.errors)) for e in entries]
-        errors.append([row.name, *cells, _spread(comparison.mean_error(row))])
-    unused = [["", *names]]
+        shown = [DASH if each is None else _spread(*mean_sd(each.estimates)) for each in entries]
+        estimates.append([row.name, *shown])
+        shown = [DASH if each is None else _spread(*mean_sd(each.errors)) for each in entries]
+        errors.append([row.name, *shown, _spread(comparison.mean_error(row))])
+    unused = [header]
     for method in TABLE_METHODS:
         shares = [column.left_out(method) for column in columns]
         if any(shares):
             unused.append([method, *(DASH if share is None else f"{share:.1%}" for share in shares)])
     repeats = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "seed 0"
     over = f"{comparison.bins} bins, {repeats}"
-    title = f"Absolute error against the oracle of what each method measures, {over}"
-    titled = [
-        TitledTable(f"ECE, {over}.", estimates),
-        TitledTable(f"{title}; last, the mean over the columns.", errors),
-        TitledTable(_LEFT_OUT, unused),
-    ]
-    return titled if len(unused) > 1 else titled[:2]
-
-
-_LEFT_OUT = (
-    "Share of answers that are neither word or state no confidence: what is estimated rests on the others."
-)
+    error_title = f"Absolute error against the oracle of what each method measures, {over}; last, the mean."
+    unused_title = "Share of answers that are neither word or state no confidence: the others are used."
+    titled = {f"ECE, {over}.": estimates, error_title: errors, unused_title: unused}
+    return {title: lines for title, lines in titled.items() if len(lines) > 1}
 
 
 def _spread(value: float | None, sd: float | None = None) -> str:
@@ -395,7 +310,7 @@ def _spread(value: float | None, sd: float | None = None) -> str:
 
 def markdown(comparison: MethodTable) -> str:
     """The tables as Markdown, each below its title."""
-    return "\n".join(f"{each.title}\n\n{_markdown(each.lines)}\n" for each in tables(comparison))
+    return "\n".join(f"{title}\n\n{_markdown(lines)}\n" for title, lines in tables(comparison).items())
 
 
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
@@ -405,40 +320,34 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
 
 
-_CELL = (
-    *("model", "data", "items", "method", "K", "seeds", "semantics", "oracle", "ece", "ece_sd"),
-    *("error", "error_sd", "queries_per_item", "invalid_share"),
-)
+def cells(comparison: MethodTable) -> list[dict[str, object]]:
+    """Every cell of the table as a record."""
+    records: list[dict[str, object]] = []
+    for column in comparison.columns:
+        for row, entry in column.entries.items():
+            (ece, ece_sd), (error, error_sd) = mean_sd(entry.estimates), mean_sd(entry.errors)
+            records.append(
+                {
+                    "model": column.source.model,
+                    "data": column.source.data,
+                    "items": column.source.n,
+                    "method": row.method,
+                    "K": row.queries,
+                    "seeds": len(entry.measured),
+                    "semantics": column.semantics_of(row.method),
+                    "oracle": entry.oracle,
+                    "ece": ece,
+                    "ece_sd": ece_sd,
+                    "error": error,
+                    "error_sd": error_sd,
+                    "queries_per_item": column.queries_of(row),
+                    "invalid_share": _invalid_share(entry.measured),
+                }
+            )
+    return records
 
 
 def cells_csv(comparison: MethodTable) -> str:
     """One line per cell of the table."""
-    return csv_text(_CELL, _cell_lines(comparison), end="\n")
-
-
-def cells_json(comparison: MethodTable) -> str:
-    """One JSON object per cell of the table, each on its own line."""
-    lines = (dict(zip(_CELL, line, strict=True)) for line in _cell_lines(comparison))
-    return "".join(json_line(line).decode() + "\n" for line in lines)
-
-
-def _cell_lines(comparison: MethodTable) -> Iterator[tuple[object, ...]]:
-    for column in comparison.columns:
-        for row in comparison.rows:
-            if (entry := column.entries.get(row)) is not None:
-                yield (
-                    *(column.model, column.data, column.n, row.method, row.queries, len(entry.measured)),
-                    *(column.semantics_of(row.method), entry.oracle, *mean_sd(entry.estimates)),
-                    *(*mean_sd(entry.errors), entry.queries, entry.invalid),
-                )
-
-
-def estimates_csv(comparison: MethodTable) -> str:
-    """One line per estimate, with its gaps."""
-    gaps = [f"gap_{m + 1}" for m in range(comparison.bins)]
-    lines = [
-        (column.model, column.data, each.row.method, each.row.queries, each.seed, each.ece, *each.gaps)
-        for column in comparison.columns
-        for each in sorted(column.measured, key=lambda each: (each.row.method, each.row.queries, each.seed))
-    ]
-    return csv_text(("model", "data", "method", "K", "seed", "ece", *gaps), lines, end="\n")
+    records = cells(comparison)
+    return csv_text(list(records[0]), [list(each.values()) for each in records], end="\n") if records else ""

@@ -73,24 +73,17 @@ class Limit:
     ) -> Verdict:
         """The outcome of this limit."""
         words = f"{self.name} at {'most' if self.at_most else 'least'} {self.value:g}"
-        return Verdict(
-            quantity=self.quantity,
-            limit=self.value,
-            words=words,
-            outcome=outcome,
-            why=why,
-            estimate=estimate,
-            bound=bound,
-        )
+        verdict = Verdict(quantity=self.quantity, limit=self.value, words=words, outcome=outcome, why=why)
+        return replace(verdict, estimate=estimate, bound=bound)
 
     def required(
         self, estimate: Estimate, confidence: float | None, *, doubt: str | None = None, unbounded: str = ""
     ) -> Verdict:
         """The verdict if the limit must be shown to hold.
 
-        The truth is beyond each end of the estimate's interval with probability 1 - ``confidence``. With
-        ``None``, the estimate alone decides. With a ``doubt``, nothing passes. ``unbounded`` says why there
-        is no bound, if there is none.
+        The truth is beyond each end of the estimate's interval with probability 1 - ``confidence``; with
+        ``None``, the estimate alone decides. A ``doubt`` lets nothing pass. ``unbounded`` says why there is
+        no bound.
         """
         value, bound = estimate.value, self.bound(estimate)
         if value is None:
@@ -101,9 +94,9 @@ class Limit:
             return self.verdict("undecided", doubt, value)
         if confidence is None:
             return self.verdict("passed", "by the estimate alone", value)
-        sure = level_percent(confidence)
         if bound is None:
             return self.verdict("undecided", unbounded, value)
+        sure = level_percent(confidence)
         if self.holds(bound):
             return self.verdict("passed", f"{sure} sure", value, bound)
         why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
@@ -146,7 +139,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckResult:
-    """What was checked, the ``result`` of a run or a ``certificate``, and the verdict on each limit.
+    """What was ``checked``, the result of a run or a certificate, and the verdict on each limit.
 
     ``parts`` are the verdicts on the parts ``by`` a field, if they were asked for. A part that fails always
     counts; one that is undecided counts with ``every_part``.
@@ -154,35 +147,37 @@ class CheckResult:
 
     path: str
     confidence: float | None
+    checked: AuditResult | Certificate
     verdicts: tuple[Verdict, ...]
-    result: AuditResult | None = None
-    certificate: Certificate | None = None
     by: str | None = None
     parts: tuple[Verdict, ...] = ()
     every_part: bool = False
 
     def __repr__(self) -> str:
-        limits = ", ".join(f"{one.words}: {one.outcome}" for one in self.verdicts)
+        limits = ", ".join(f"{verdict.words}: {verdict.outcome}" for verdict in self.verdicts)
         return f"CheckResult({self.path!r}, {limits})"
 
     @property
     def model(self) -> str:
         """The model that was audited or certified."""
-        checked = self.result or self.certificate
-        assert checked is not None
-        return checked.model
+        return self.checked.model
+
+    @property
+    def result(self) -> AuditResult | None:
+        """The result of the run that was checked."""
+        return self.checked if isinstance(self.checked, AuditResult) else None
 
     @property
     def outcome(self) -> CheckOutcome:
         """The worst outcome of all that count."""
-        outcomes = {one.outcome for one in (*self.verdicts, *self.counting_parts)}
+        outcomes = {verdict.outcome for verdict in (*self.verdicts, *self.counting_parts)}
         return "failed" if "failed" in outcomes else "undecided" if "undecided" in outcomes else "passed"
 
     @property
     def counting_parts(self) -> tuple[Verdict, ...]:
         """The verdicts on parts that are bad news: those that fail, or that are undecided and count."""
         bad = ("failed", "undecided") if self.every_part else ("failed",)
-        return tuple(one for one in self.parts if one.outcome in bad)
+        return tuple(verdict for verdict in self.parts if verdict.outcome in bad)
 
 
 def check(
@@ -211,13 +206,12 @@ def check(
         The run, its folder, its ``result.json`` alone, or a certificate. A certificate must not have expired,
         and its confidence and its bounds must be as high as required.
     max_ece, max_brier, min_accuracy, min_auroc, max_invalid : float, optional
-        The limits of a run; at least one. ``max_invalid`` is the largest share of invalid answers.
+        The limits of a run. ``max_invalid`` is the largest share of invalid answers.
     min_precision, model : optional
         What a certificate must promise of accepted items, by default what was asked for when it was made; and
         the model that it must be about.
     certificate : Certificate or path, optional
-        A certificate that the run must still fit: the same model, prompt and endpoint, and a precision at its
-        thresholds that does not contradict it.
+        A certificate that nothing in the run may contradict.
     confidence : float or None
         Confidence with which a limit must hold; with ``None``, the estimate alone decides.
     resamples : int
@@ -225,9 +219,8 @@ def check(
     partial : bool
         Whether an audit that was stopped early can pass; otherwise it is undecided at best.
     by_part, every_part : bool
-        Check each part of the run's breakdown too. If all parts are within their limits, any of them fails
-        with probability 1 - ``confidence`` at most. With ``every_part``, each limit must be shown to hold in
-        every part.
+        Check each part of the run's breakdown too. With ``every_part``, each limit must be shown to hold in
+        every part; otherwise a part counts only if it is shown to be beyond a limit.
     progress : callable
         Called with the number of parts that are fitted and that of all parts.
     """
@@ -236,8 +229,8 @@ def check(
         return CheckResult(
             path=str(run),
             confidence=confidence,
+            checked=promise,
             verdicts=tuple(_of_certificate(promise, min_precision, model, confidence)),
-            certificate=promise,
         )
     values = (max_ece, max_brier, min_accuracy, min_auroc, max_invalid)
     limits = [
@@ -263,8 +256,8 @@ def check(
     return CheckResult(
         path=str(run.folder if isinstance(run, Run) else run),
         confidence=confidence,
+        checked=result,
         verdicts=tuple(verdicts),
-        result=result,
         by=result.by if by_part or every_part else None,
         parts=parts,
         every_part=every_part,
@@ -440,10 +433,8 @@ def _of_certificate(
         yield replace(verdict, why=f"{side.right:,} of {side.decided:,} were right; {verdict.why}")
     if confidence is not None:
         words = f"certified with at least {level_percent(confidence)} confidence"
-        enough, sure_of = (
-            certificate.level >= confidence - 1e-12,
-            f"it is {level_percent(certificate.level)} sure",
-        )
+        level, enough = level_percent(certificate.level), certificate.level >= confidence - 1e-12
+        sure_of = f"it is {level} sure"
         verdict = _condition("confidence", words, confidence, enough, sure_of, sure_of)
         yield verdict if enough else replace(verdict, outcome="undecided")
     last = certificate.expires
@@ -486,25 +477,22 @@ def _of_fitting(
         limit = _precision(name, side.bound)
         precision = point.precision if name == "accept" else point.negative_precision
         verdict = limit.contradicted(precision, limit.beyond(precision), confidence)
-        if precision.high is None or verdict.outcome == "passed":
-            yield verdict
-        elif verdict.outcome == "failed":
+        if verdict.outcome == "failed":
             why = f"the run contradicts it with {level_percent(confidence)} confidence: certify again"
-            yield replace(verdict, why=why)
-        else:  # a certificate is believed as long as nothing contradicts it
-            yield replace(verdict, outcome="passed", why="the run does not contradict it")
+            verdict = replace(verdict, why=why)
+        elif precision.high is not None:  # a certificate is believed as long as nothing contradicts it
+            verdict = replace(verdict, outcome="passed", why="the run does not contradict it")
+        yield verdict
 
 
 def _same_endpoint(result: AuditResult, certificate: Certificate) -> Verdict:
     certified = ", ".join(name.words for name in certificate.served) or "no name"
     served = () if result.steadiness is None else result.steadiness.served
-    named = [ServedModel(one.model, one.fingerprint) for one in served]
-    others = [name.words for name in named if name not in certificate.served]
-    no = f"replies come from {printable(', '.join(others))}, certified was {certified}"
+    named = [ServedModel(server.model, server.fingerprint) for server in served]
+    others = ", ".join(name.words for name in named if name not in certificate.served)
+    no = f"replies come from {printable(others)}, certified was {certified}"
     yes = "replies name the same model and system"
     verdict = _condition("endpoint", "endpoint as certified", certified, not others, yes, no)
-    if certificate.served and not named:
-        return replace(
-            verdict, outcome="undecided", why=f"replies of the run name nothing, certified was {certified}"
-        )
-    return verdict
+    nothing = f"replies of the run name nothing, certified was {certified}"
+    silent = certificate.served and not named
+    return replace(verdict, outcome="undecided", why=nothing) if silent else verdict

@@ -35,11 +35,6 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
     """The result of the answers of all runs, as if one run had asked all items.
 
     Groups and parts with the same name are the same in all runs.
-
-    Raises
-    ------
-    InputError
-        If the runs have different settings, their method has no fit, or an item is in more than one run.
     """
     each = [opened(run) for run in runs]
     whole = together(each)
@@ -82,11 +77,6 @@ def together(runs: Sequence[Run]) -> Run:
     """Combine runs on different items into one, which can be fitted.
 
     Its result has the counts of all runs but the estimates of the first; `merge` estimates from all.
-
-    Raises
-    ------
-    InputError
-        As in `merge`.
     """
     _check_alike(runs)
     first, results = runs[0], [run.result for run in runs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,8 +25,9 @@ from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
 from blindcal.prices import Prices
 from blindcal.probing.findings import Probe
-from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets, Usage
+from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
+from blindcal.store.run_store import Store
 from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -184,20 +185,19 @@ class Spend:
     control_queries: int = 0
 
     @classmethod
-    def of(
-        cls, paid: Usage, prices: Prices | None, *, probe: int = 0, controls: int = 0, estimated: bool = False
-    ) -> Spend:
-        """What was paid, with the numbers of probe and control queries in it."""
+    def of(cls, store: Store, prices: Prices | None) -> Self:
+        """What everything in a run file has cost."""
+        paid = store.usage()
         return cls(
             queries=paid.served,
-            probe_queries=probe,
+            probe_queries=store.usage("probe").queries,
             attempts=paid.attempts,
             prompt_tokens=paid.prompt_tokens,
             completion_tokens=paid.completion_tokens,
             cached_tokens=paid.cached_tokens,
             cost=None if prices is None else prices.cost(paid),
-            tokens_estimated=estimated,
-            control_queries=controls,
+            tokens_estimated=bool(store.note("tokens_estimated")),
+            control_queries=store.usage("control").queries,
         )
 
     @property
@@ -292,13 +292,6 @@ class AuditResult(Findings):
         By default it has one row per metric. ``table`` may be any part of the result with several rows:
         ``bins``, ``curve``, ``operating`` and so on. ``library`` chooses if both are installed; pandas comes
         first.
-
-        Raises
-        ------
-        InputError
-            If the result has no such table.
-        MissingExtraError
-            If neither pandas nor polars is installed.
         """
         tables = tables_of(self, self.answers)
         if table not in tables:

@@ -26,7 +26,7 @@ from blindcal.items.repeated_prompts import resampling_units
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
-from blindcal.store.run_store import NOISE_NOTE, RUN_FILE, Store
+from blindcal.store.run_store import RUN_FILE, Store
 
 _BEYOND = 3  # refits that must lie beyond a bound for it to be one that the refits show
 _TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns that hold text, if anything
@@ -92,13 +92,7 @@ class Run:
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the parts that items were asked of, sorted.
-
-        Raises
-        ------
-        InputError
-            If the run has no parts.
-        """
+        """The names of the parts that items were asked of, sorted."""
         if self.result.by is None:
             raise InputError(
                 f"{self.folder}: is not broken down into parts",
@@ -127,13 +121,6 @@ class Run:
         """The fit behind the result's estimates; its intervals use ``resamples`` refits.
 
         With ``part``, it is the fit of the items of that part alone.
-
-        Raises
-        ------
-        NotIdentifiedError
-            If the run's method has no fit.
-        InputError
-            If the run has no such part.
         """
         self.need_fit()
         problem = self.problem
@@ -174,19 +161,10 @@ class Run:
     ) -> tuple[PartThreshold, ...]:
         """Choose a threshold for each part, from the answers of that part alone.
 
-        Parameters
-        ----------
-        precision, recall, cost_fp, cost_fn, confidence
-            As in `LatentFit.choose_threshold`.
-        simultaneous : bool
-            Whether ``confidence`` is that of all promises together: then the promise of each part has a
-            higher one (Bonferroni), and is based on more refits if that needs them.
-        level : float
-            Confidence level of the intervals, of each by itself.
-        resamples : int
-            Number of refits of each part.
-        progress : callable
-            Called with the number of parts that are done and that of all parts.
+        The goal and its ``confidence`` are those of `LatentFit.choose_threshold`. If the promises are
+        ``simultaneous``, the confidence is that of all of them together: each has a higher one (Bonferroni),
+        based on more refits if that needs them. ``level`` is that of each interval by itself. ``progress`` is
+        called with the number of parts that are done and that of all parts.
         """
         self.need_fit()
         names = self.part_names
@@ -213,11 +191,6 @@ class Run:
 
         If the run is broken down into parts, the column ``part`` holds the part of each item. ``library``
         chooses if both are installed; pandas comes first.
-
-        Raises
-        ------
-        MissingExtraError
-            If neither pandas nor polars is installed.
         """
         with Store.read(self.folder / RUN_FILE) as store:
             names, rows = answer_table(store, self.result.answers)
@@ -229,15 +202,7 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """Read a run, given its folder, its run file or its result.
-
-    Raises
-    ------
-    StoreError
-        If there is no run, or it was continued after its result was written.
-    InputError
-        If there is no result yet.
-    """
+    """Read a run, given its folder, its run file or its result."""
     folder = Path(path)
     if folder.is_file():
         folder = folder.parent
@@ -249,7 +214,7 @@ def open_run(path: str | Path) -> Run:
         result = open_result(folder)
         items, settings = store.items(), store.note("config") or {}
         ready: dict[str, Any] = store.note("ready") or {}
-        noise = msgspec.convert(store.note(NOISE_NOTE), NoisePosterior)
+        noise = msgspec.convert(store.note("noise"), NoisePosterior)
         answered = store.answered()
     if result.counts.answers != len(answered):
         raise StoreError(

@@ -203,11 +203,6 @@ def frame(
 
     Without a ``library``, it is one of pandas if that is installed, otherwise one of polars. ``texts`` names
     columns of text that may hold no text at all.
-
-    Raises
-    ------
-    MissingExtraError
-        If the library is not installed, or neither is.
     """
     name, module = _imported(library)
     kinds = {column: "text" if column in texts else _kind(values) for column, values in columns.items()}

@@ -10,10 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
+from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import Governor
+from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import PILOTS, choose_tokens
 from blindcal.endpoints import tokens
-from blindcal.endpoints.base import Patient
-from blindcal.endpoints.http import HttpEndpoint, check_key
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Targets
@@ -60,7 +63,7 @@ async def score_items(
     if settings.free_text:
         raise InputError("answer_format: scores are read at the first token, and a sentence has more")
     if transformers is None:
-        check_key(settings.endpoint)
+        settings.endpoint.check_key()
     settings = settings.replace(semantics="max")
     loaded = open_items(items, settings.prompt)
     settings = settings.resolved(len(loaded), loaded.words)
@@ -104,7 +107,8 @@ async def _endpoint_scorer(
 ) -> AsyncIterator[tuple[Targets, Scorer]]:
     async with HttpEndpoint(settings.endpoint) as endpoint:
         kept = "the scores so far are kept, and the same again goes on from there"
-        patient = Patient(endpoint, kept=kept, tell=stage)
+        run = RunContext.of(Limits(concurrency=concurrency), None, None, stage, None)
+        patient = GovernedEndpoint(Governor(endpoint, run, kept=kept), quiet=True)
         choice = await choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)
 
@@ -125,15 +129,10 @@ async def _model_scorer(
             "{tokenizer} is for endpoints: a model that is loaded here has its own",
             options={"tokenizer": prompt.tokenizer},
         )
-    words = settings.answer_words
-    if len(words) > 2:
-        answers = [await tokens.candidates(word, model.encode, choice=True) for word in words]
-        tokens.check_clashes(answers)
-        found = Targets((), (), "max", tuple(answers))
-    else:
-        positive = await tokens.candidates(words[0], model.encode, prompt.positive_ids)
-        negative = await tokens.candidates(words[1], model.encode, prompt.negative_ids)
-        found = Targets(positive, negative, "max")
+    ids = prompt.positive_ids, prompt.negative_ids
+    answers = await tokens.candidates_of(settings.answer_words, model.encode, ids)
+    tokens.check_clashes(answers)
+    found = tokens.targets_of(answers, "max")
 
     async def score(items: Iterable[Item], targets: Targets) -> AsyncIterator[list[Score]]:
         for batch in model.scores(items, targets):

@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.items.score_files import Table, is_choice_file, read_choices, read_table, stem, token_of
+from blindcal.items.score_files import (
+    PROBABILITY,
+    Table,
+    column_of,
+    ids_of,
+    is_choice_file,
+    number_column,
+    read_choices,
+    read_table,
+    spelled_logits,
+    stem,
+)
 from blindcal.records import INVALID, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
 
@@ -88,27 +98,35 @@ class Recording:
     def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
         """Read ``id,label,p``, logit columns ``text|token id`` with lse and argmax, or a choice file.
 
-        All may be CSV or Parquet. The tokens of a choice file are spelled like its answers.
+        The tokens of a choice file are spelled like its answers.
         """
-        if path.exists() and is_choice_file(path):
-            found = read_choices(path)
-            return cls.of_choices(found.ids, found.logits, found.answers, name=stem(path))
-        table, name = read_table(path), stem(path)
-        if "p" in table:
-            ids, p = _numbers(path, table, ["p"])
-            return cls.from_probabilities(ids, p[:, 0], name=name, positive=positive, negative=negative)
-        columns = [column for column in table if "|" in column]
-        if not columns:
+        if is_choice_file(path):
+            scores = read_choices(path)
+            return cls.of_choices(scores.ids, scores.logits, scores.answers, name=stem(path))
+        table = read_table(path)
+        if "p" not in table:
+            return cls.of_logits(path, table)
+        p = number_column(path, table, "p", PROBABILITY)
+        return cls.from_probabilities(ids_of(table), p, name=stem(path), positive=positive, negative=negative)
+
+    @classmethod
+    def of_logits(cls, path: Path, table: Table) -> Recording:
+        """Logits beside lse and argmax, or beside their mass, as ``blindcal score`` writes them."""
+        if not any("|" in name for name in table):
             raise InputError(
-                f"{path}: expected a column p, or logit columns named 'text|token id' beside lse, argmax"
+                f"{path}: must have a column p, or logits named 'text|token id' beside lse and argmax"
             )
-        tokens = tuple(token_of(path, column) for column in columns)
-        ids, values = _numbers(path, table, [*columns, "lse", "argmax"])
-        logits, lse, argmax = values[:, :-2], values[:, -2], values[:, -1].astype(np.int64)
-        others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
-        mass = np.exp(logits - lse[:, None]).sum(axis=1)
+        tokens, logits = spelled_logits(path, table)
+        if "mass" in table:
+            lse, mass = np.zeros(len(logits)), number_column(path, table, "mass")
+            others_first = np.zeros(len(logits), np.int64)  # it is not recorded which token is the likeliest
+        else:
+            lse = number_column(path, table, "lse")
+            mass = np.exp(logits - lse[:, None]).sum(axis=1)
+            argmax = number_column(path, table, "argmax").astype(np.int64)
+            others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
         rest = lse + np.log(np.maximum(1 - mass, 1e-12))
-        return cls(name, ids, tokens, logits, rest, others_first)
+        return cls(stem(path), ids_of(table), tokens, logits, rest, others_first)
 
     def answers(self, asked: Round, targets: Targets, draws: FloatArray, *, biased: bool = True) -> IntArray:
         """Exactly what a replay of this recording answers to a round, without a server.
@@ -159,8 +177,9 @@ class RecordedTexts:
     @classmethod
     def load(cls, path: Path, words: tuple[str, ...]) -> RecordedTexts:
         """Read a table of ``id,text``."""
-        ids, texts = _columns(path, read_table(path), ["id", "text"])
-        return cls(dict(zip(map(str, ids), map(str, texts), strict=True)), words)
+        table = read_table(path)
+        texts = map(str, column_of(path, table, "text"))
+        return cls(dict(zip(ids_of(table), texts, strict=True)), words)
 
 
 def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -> IntArray:
@@ -169,21 +188,3 @@ def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -
     weights = np.cumsum(np.exp((candidates - best) / temperatures[:, None]), axis=1)
     reached = weights >= (draws * weights[:, -1])[:, None]
     return np.asarray(reached.argmax(axis=1), dtype=np.int64)
-
-
-def _columns(path: Path, table: Table, names: list[str]) -> list[list[Any]]:
-    missing = [name for name in names if name not in table]
-    if missing:
-        raise InputError(f"{path}: no column {missing[0]!r}, only {', '.join(table)}")
-    return [table[name] for name in names]
-
-
-def _numbers(path: Path, table: Table, names: list[str]) -> tuple[tuple[str, ...], FloatArray]:
-    """The ids, and one column of numbers per name."""
-    ids, *columns = _columns(path, table, ["id", *names])
-    try:
-        return tuple(map(str, ids)), np.array(columns, float).T
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: a row does not hold a number in each of {', '.join(names)}: {error}"
-        ) from None

@@ -11,12 +11,7 @@ from scipy.special import expit
 from blindcal.design import Design, answer_design
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
-from blindcal.estimate.truth import (
-    binned_ece,
-    drawn_answer_ece,
-    given_confidence,
-    top_label_ece,
-)
+from blindcal.estimate.truth import binned_ece, drawn_answer_ece, given_confidence, top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import make_design, method_of
 from blindcal.query_seeds import query_seeds, uniform_draws
@@ -110,7 +105,7 @@ def ask_choices(
     return replace(answered, bounds=np.repeat(shown[answered.items, None], 2, axis=1))
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Simulation:
     """Repeated audits of one set of known probabilities."""
 
@@ -138,7 +133,7 @@ def simulate(
     p: ArrayLike,
     *,
     estimator: str = "own",
-    queries: float = 1.0,
+    queries: float | None = None,
     bins: int = 5,
     repeats: int = 20,
     seed: int = 0,
@@ -147,97 +142,46 @@ def simulate(
 ) -> Simulation:
     """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``.
 
-    ``estimator`` is ``own`` (that of the method) or ``latent``, which reads the answers of any method.
-    ``jitter`` is the standard deviation of the noise that the endpoint adds to the log-odds of every answer;
-    the estimators do not know it.
+    Parameters
+    ----------
+    method : str
+        One of `METHODS`, except those whose answers probabilities do not determine.
+    labels : array of shape (n,)
+        0 or 1, or the number of the right answer.
+    p : array of shape (n,) or (n, answers)
+        The probability of the positive answer, or the logits of all answers, minus infinity for an answer
+        that an item does not have.
+    estimator : str, optional
+        ``own`` (that of the method) or ``latent``, which reads the answers of any method.
+    queries : float, optional
+        Queries per item. The default is 1, or with more than two answers the method's usual number.
+    jitter : float, optional
+        Standard deviation of the noise that the endpoint adds to the log-odds of every answer, which the
+        estimators do not know.
+
+    The oracle is the binned ECE of the probabilities. With more than two answers, it is that of the likeliest
+    answer, and for `repeated` that of a drawn one.
     """
-    y = labels_array(labels)
-    known = probabilities(p, like=y.size)
-    return _repeated(
-        method,
-        y,
-        lambda design, at, logprobs: ask(design, known, seed=at, jitter=jitter, logprobs=logprobs),
-        oracle=float(binned_ece(y, known, bins).ece),
-        estimator=estimator,
-        queries=queries,
-        bins=bins,
-        repeats=repeats,
-        seed=seed,
-        on_repeat=on_repeat,
-    )
-
-
-def simulate_choices(
-    method: str,
-    labels: IntArray,
-    logits: FloatArray,
-    *,
-    estimator: str = "own",
-    queries: float | None = None,
-    bins: int = 5,
-    repeats: int = 20,
-    seed: int = 0,
-    jitter: float = 0.0,
-    on_repeat: Callable[[], object] = lambda: None,
-) -> Simulation:
-    """Audit known logits of several answers, as `simulate` does known probabilities.
-
-    The oracle is the binned ECE of the likeliest answer, and for `repeated` that of a drawn one. With two
-    answers, this is `simulate` with the second one as the positive answer. By default, ``queries`` is the
-    method's usual number.
-    """
-    several = logits.shape[1] > 2
-    queries = method_of(method).usual_queries(several=several) if queries is None else queries
-    if not several:
-        return simulate(
-            method,
-            labels,
-            expit(logits[:, 1] - logits[:, 0]),
-            estimator=estimator,
-            queries=queries,
-            bins=bins,
-            repeats=repeats,
-            seed=seed,
-            jitter=jitter,
-            on_repeat=on_repeat,
-        )
-    drawn = not method_of(method).tempered  # the answer given
-    truth = drawn_answer_ece if drawn else top_label_ece
-    return _repeated(
-        method,
-        labels,
-        lambda design, at, logprobs: ask_choices(design, logits, seed=at, jitter=jitter, logprobs=logprobs),
-        oracle=float(truth(labels, logits, bins).ece),
-        estimator=estimator,
-        queries=queries,
-        bins=bins,
-        repeats=repeats,
-        seed=seed,
-        on_repeat=on_repeat,
-        choices=np.asarray(np.isfinite(logits).sum(axis=1), np.int64),
-    )
-
-
-def _repeated(
-    method: str,
-    y: IntArray,
-    answer: Callable[[Design, int, bool], AnswerTable],
-    *,
-    oracle: float,
-    estimator: str,
-    queries: float,
-    bins: int,
-    repeats: int,
-    seed: int,
-    on_repeat: Callable[[], object],
-    choices: IntArray | None = None,
-) -> Simulation:
-    if not method_of(method).simulable:
+    used = method_of(method)
+    if not used.simulable:
         raise InputError("method: known probabilities do not tell what a model would say in words")
+    known = np.asarray(p, np.float64)
+    if known.ndim == 2 and known.shape[1] == 2:
+        known = expit(known[:, 1] - known[:, 0])
+    choices: IntArray | None = None
+    if known.ndim == 2:
+        y, choices = np.asarray(labels), np.isfinite(known).sum(axis=1).astype(np.int64)
+        oracle = float((top_label_ece if used.tempered else drawn_answer_ece)(y, known, bins).ece)
+        queries = used.usual_queries(several=True) if queries is None else queries
+    else:
+        y = labels_array(labels)
+        known = probabilities(known, like=y.size)
+        oracle, queries = float(binned_ece(y, known, bins).ece), 1.0 if queries is None else queries
     asked, estimates = 0, []
-    for repeat in range(whole(repeats, "repeats")):
-        design = make_design(method, y, queries=queries, bins=bins, seed=seed + repeat, choices=choices)
-        answers = answer(design, seed + repeat, method_of(method).logprobs)
+    for at in range(seed, seed + whole(repeats, "repeats")):
+        design = make_design(method, y, queries=queries, bins=bins, seed=at, choices=choices)
+        answer = ask if choices is None else ask_choices
+        answers = answer(design, known, seed=at, jitter=jitter, logprobs=used.logprobs)
         evidence = Evidence(
             method, design, y, answers, estimator=estimator, bins=bins, resamples=0, choices=choices
         )

@@ -26,17 +26,14 @@ _TABLES = """
     CREATE TABLE rounds (
         round INTEGER PRIMARY KEY, first INTEGER NOT NULL, size INTEGER NOT NULL,
         items BLOB NOT NULL, shifts BLOB NOT NULL, temperatures BLOB NOT NULL, about BLOB, biases BLOB);
-    CREATE TABLE answers (
-        query INTEGER PRIMARY KEY, answer INTEGER NOT NULL, text TEXT NOT NULL,
+    CREATE TABLE replies (
+        number INTEGER PRIMARY KEY, kind TEXT NOT NULL, query INTEGER NOT NULL, nth INTEGER NOT NULL,
+        outcome INTEGER NOT NULL, queries INTEGER NOT NULL, answer INTEGER, text TEXT NOT NULL,
         prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
         attempts INTEGER NOT NULL, seconds REAL NOT NULL, unusable INTEGER NOT NULL, served INTEGER NOT NULL,
-        low REAL, high REAL, reason TEXT NOT NULL, mass REAL);
-    CREATE TABLE wasted (
-        attempts INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
-        cached_tokens INTEGER NOT NULL);
-    CREATE TABLE asides (
-        request BLOB NOT NULL, nth INTEGER NOT NULL, reply TEXT NOT NULL, PRIMARY KEY (request, nth)
-        ) WITHOUT ROWID;
+        low REAL, high REAL, reason TEXT NOT NULL, mass REAL, body TEXT);
+    CREATE UNIQUE INDEX outcomes ON replies (kind, query, nth) WHERE outcome;
+    CREATE VIEW answers AS SELECT * FROM replies WHERE kind = 'design' AND outcome;
     CREATE TABLE seen (id TEXT PRIMARY KEY, digest BLOB NOT NULL, item INTEGER) WITHOUT ROWID;
     CREATE TABLE labels (id TEXT PRIMARY KEY, label INTEGER NOT NULL, look INTEGER NOT NULL) WITHOUT ROWID;
     CREATE INDEX labels_by_look ON labels (look);
@@ -46,8 +43,6 @@ _TABLES = """
     CREATE TABLE looks (
         look INTEGER PRIMARY KEY, at TEXT NOT NULL, items INTEGER NOT NULL,
         answered INTEGER, anchors INTEGER);
-    CREATE TABLE anchors (
-        number INTEGER PRIMARY KEY, anchor INTEGER NOT NULL, up INTEGER NOT NULL, answer INTEGER NOT NULL);
     CREATE TABLE days (day TEXT PRIMARY KEY, before TEXT NOT NULL, latest TEXT NOT NULL) WITHOUT ROWID;
 """
 

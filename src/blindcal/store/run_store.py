@@ -1,11 +1,14 @@
 """The run on disk: one SQLite file that stays intact whenever the process crashes.
 
 It guarantees that the settings, the items and every round of the design are on disk before the first query
-that they lead to, and an answer once its :meth:`Store.save` is done (WAL, ``synchronous=FULL``). After a
-``kill -9``, every answer that was counted is there; at most those under way are lost. If the file is moved or
+that they lead to, and a reply once its :meth:`Store.save` is done (WAL, ``synchronous=FULL``). After a
+``kill -9``, every reply that was counted is there; at most those under way are lost. If the file is moved or
 deleted, the next write fails, since nobody would find what is written into it.
 
-Answers are committed in groups on a separate thread: while one group is written to disk, the next one
+All replies are in one table, whatever was asked: queries of the design, controls among them, the probe, and
+the anchors of a watch. A reply that led to no outcome, or whose outcome was forgotten, stays as what it cost.
+
+Replies are committed in groups on a separate thread: while one group is written to disk, the next one
 gathers. A group is one statement, because every statement makes the thread wait for the interpreter lock,
 which the busy event loop holds.
 """
@@ -21,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import IO, Any, Self, TypeAlias
+from typing import IO, Any, Literal, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -36,9 +39,32 @@ from blindcal.text import printable
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
 
 RUN_FILE = "run.sqlite"
-NOISE_NOTE = "noise"
-"""The note of what a concluded run says about the noise of its answers."""
 """The name of the run file in a run folder."""
+
+Note: TypeAlias = Literal[
+    "config",  # the settings that a run cannot change once it has answers
+    "parts",  # the field of the breakdown, and the digest of the items' parts
+    "stages",  # which items of a sample joined in which stage
+    "ready",  # what the preparation learnt: tokens, the probe's verdict
+    "accepted",  # the fields that the endpoint takes, if it refused any
+    "served",  # the models that replies name
+    "tokens_estimated",  # some of the tokens are estimates, because the endpoint reported none
+    "control_every",  # the distance between two control queries
+    "seconds",  # the time that asking took
+    "noise",  # the noise of the answers of a concluded run
+    "plan",  # the candidates of a certification
+    "made",  # the thresholds of a certificate, and the day of it
+    "reuse",  # which answers of the audit a certification may use
+    "doubts",  # why nothing is promised of the decisions of a run
+    "finished",  # all decisions are made
+    "stream",  # what the stream of a watch held so far
+    "anchors",  # the anchors of a watch
+    "facts",  # what has changed at the endpoint of a watch
+    "reported",  # the alarms that were reported
+]
+"""What a run file notes beside items, rounds and replies; each value is JSON."""
+
+ReplyKind: TypeAlias = Literal["design", "control", "probe", "anchor"]
 
 MOST_SERVED = 50
 """Models and fingerprints in the replies of a run that are told apart."""
@@ -47,42 +73,53 @@ UNASKED = -2
 """In an array of answers: not answered yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedAnswer:
-    """One stored answer; ``query`` counts across all rounds, ``text`` is already `printable`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReply:
+    """One reply in the run file, and what it was to.
+
+    ``query`` is the number of a query of the design, counted across all rounds, of the one that carries a
+    control, or of an anchor query; for the probe it follows from the request. ``nth`` counts the replies to
+    it. ``answer`` is as the question reads the reply, and ``text`` already `printable`.
 
     ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
     the number of the model that the reply names, as `Store.served_number` gives it. If the reply shows
     probabilities, the log-odds are between ``low`` and ``high``, and both answers together have ``mass``.
-    ``reason`` says why a text is no answer, if that is known.
+    ``reason`` says why a text is no answer, if that is known. ``body`` is JSON: what a control asked, or the
+    whole reply to the probe. Without an ``outcome``, a reply was paid for and is not used.
     """
 
-    query: int
-    answer: int
-    text: str
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    attempts: int
-    seconds: float
+    kind: ReplyKind = "design"
+    query: int = 0
+    nth: int = 0
+    outcome: bool = True
+    queries: int = 1
+    answer: int | None = None
+    text: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    attempts: int = 1
+    seconds: float = 0.0
     unusable: bool = False
     served: int = 0
     low: float | None = None
     high: float | None = None
     reason: str = ""
     mass: float | None = None
+    body: str | None = None
 
 
-def usage_of(answers: Sequence[SavedAnswer]) -> Usage:
-    """What answers cost together; faster than the sum of their own."""
+def usage_of(replies: Sequence[StoredReply]) -> Usage:
+    """What the replies cost together; faster than the sum of their own."""
     return Usage(
-        len(answers),
-        sum(one.attempts for one in answers),
-        sum(one.prompt_tokens for one in answers),
-        sum(one.completion_tokens for one in answers),
-        sum(one.cached_tokens for one in answers),
-        sum(one.answer == INVALID for one in answers),
-        sum(one.unusable for one in answers),
+        queries=sum(reply.queries for reply in replies if reply.outcome),
+        attempts=sum(reply.attempts for reply in replies),
+        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        completion_tokens=sum(reply.completion_tokens for reply in replies),
+        cached_tokens=sum(reply.cached_tokens for reply in replies),
+        invalid=sum(reply.answer == INVALID for reply in replies if reply.outcome),
+        unusable=sum(reply.unusable for reply in replies if reply.outcome),
+        wasted=sum(reply.queries for reply in replies if not reply.outcome),
     )
 
 
@@ -126,11 +163,10 @@ class Store:
         self._made = made
         self._identity = None if lock is None else _identity(path)
         self._thread = ThreadPoolExecutor(1, "blindcal-store")
-        self._waiting: list[SavedAnswer] = []
-        self._wasted: list[Usage] = []
+        self._waiting: list[StoredReply] = []
         self._kept: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
-        self._served: list[list[str]] | None = None
+        self._served: list[ServedModel] | None = None
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -163,7 +199,7 @@ class Store:
         unused = False
         if kind is not None and self._made:
             with suppress(StoreError):
-                unused = self._is_empty(("answers", "asides", "wasted"))
+                unused = self._is_empty("replies")
         self.close(discard=unused)
 
     def close(self, *, discard: bool = False) -> None:
@@ -223,9 +259,9 @@ class Store:
             self.set_note("config", wanted)
         return True
 
-    def _is_empty(self, tables: Sequence[str] = ("answers WHERE NOT unusable",)) -> bool:
-        """Whether the tables are empty; by default, whether nothing was answered."""
-        return not any(self._execute(f"SELECT 1 FROM {table} LIMIT 1") for table in tables)
+    def _is_empty(self, table: str = "answers WHERE NOT unusable") -> bool:
+        """Whether a table is empty; by default, whether nothing was answered."""
+        return not self._execute(f"SELECT 1 FROM {table} LIMIT 1")
 
     def item(self, number: int) -> tuple[str, int, str | None]:
         """Id, label and group of an item."""
@@ -246,8 +282,15 @@ class Store:
         if any(messages is None for _, _, messages, *_ in rows):
             return None
         return [
-            Item(name, label, msgspec.json.decode(messages, type=tuple[Message, ...]), *rest)
-            for name, label, messages, *rest in rows
+            Item(
+                name,
+                label,
+                msgspec.json.decode(messages, type=tuple[Message, ...]),
+                group=group,
+                part=part,
+                choices=choices,
+            )
+            for name, label, messages, group, part, choices in rows
         ]
 
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
@@ -263,7 +306,7 @@ class Store:
             )
             self.set_note("parts", wanted)
 
-    def note(self, name: str) -> Any:
+    def note(self, name: Note) -> Any:
         """The value noted under a name, or ``None``."""
         rows = self._execute("SELECT value FROM notes WHERE name = ?", name)
         try:
@@ -271,42 +314,9 @@ class Store:
         except (ValueError, TypeError, RecursionError):
             raise StoreError(f"{self.path}: is damaged: its note {name!r} is not JSON") from None
 
-    def set_note(self, name: str, value: Any) -> None:
-        """Store a JSON value under a name, such as the probe's verdict and the chosen tokens."""
+    def set_note(self, name: Note, value: Any) -> None:
+        """Note a JSON value under a name."""
         self._change("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, json.dumps(value))
-
-    # Replies to requests outside the rounds: pilot queries and the probe
-
-    def aside(self, request: bytes, nth: int) -> str | None:
-        """The reply when this request was made for the ``nth`` time (from 0), or ``None``."""
-        rows = self._execute("SELECT reply FROM asides WHERE request = ? AND nth = ?", request, nth)
-        return str(rows[0][0]) if rows else None
-
-    def add_aside(self, request: bytes, nth: int, reply: str) -> None:
-        """Store a reply, so that it is paid for only once."""
-        self._change("INSERT INTO asides VALUES (?, ?, ?)", request, nth, reply)
-
-    def asides(self, prefix: bytes) -> list[str]:
-        """The replies to all requests whose key begins with a prefix."""
-        begins = f"substr(request, 1, {len(prefix)}) = ?"
-        return [reply for (reply,) in self._execute(f"SELECT reply FROM asides WHERE {begins}", prefix)]
-
-    def asides_usage(self) -> Usage:
-        """What the stored replies outside the rounds cost."""
-        cost = ", ".join(f"TOTAL(json_extract(reply, '$.{name}'))" for name in _TOKENS)
-        answers = "TOTAL(1 + COALESCE(json_array_length(reply, '$.further'), 0))"
-        (row,) = self._execute(f"SELECT {answers}, COUNT(*), {cost} FROM asides {_BILLED}")
-        return Usage(*map(int, row))
-
-    def forget_asides(self) -> None:
-        """Delete these replies, so that everything is asked again: the endpoint may change meanwhile.
-
-        What they cost still counts.
-        """
-        cost = ", ".join(f"COALESCE(json_extract(reply, '$.{name}'), 0)" for name in _TOKENS)
-        with translated(self.path), transaction(self._db):
-            self._change(f"INSERT INTO wasted SELECT 1, {cost} FROM asides {_BILLED}")
-            self._change("DELETE FROM asides")
 
     # Rounds
 
@@ -319,8 +329,8 @@ class Store:
                 np.frombuffer(items, np.int64),
                 np.frombuffer(shifts),
                 np.frombuffer(temperatures),
-                None if about is None else np.frombuffer(about, np.int64),
-                None if biases is None else np.frombuffer(biases).reshape(len(items) // 8, -1),
+                about=None if about is None else np.frombuffer(about, np.int64),
+                biases=None if biases is None else np.frombuffer(biases).reshape(len(items) // 8, -1),
             )
             for items, shifts, temperatures, about, biases in rows
         ]
@@ -341,23 +351,14 @@ class Store:
         )
         self._change("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", number, first, len(asked), *blobs)
 
-    # Answers
+    # Replies
 
-    def save(self, *answers: SavedAnswer) -> asyncio.Future[None]:
-        """Save answers, all or none; the returned future is done once they are on disk.
+    def save(self, *replies: StoredReply) -> asyncio.Future[None]:
+        """Save replies, all or none; the returned future is done once they are on disk.
 
         It is shared within a commit.
         """
-        self._waiting += answers
-        return self._soon()
-
-    def waste(self, usage: Usage) -> asyncio.Future[None]:
-        """Save the cost of a reply that led to no outcome, in the way of :meth:`save`."""
-        self._wasted.append(usage)
-        return self._soon()
-
-    def _soon(self) -> asyncio.Future[None]:
-        """The future of the next commit."""
+        self._waiting += replies
         if self._kept is None:
             self._kept = asyncio.get_running_loop().create_future()
         if self._committing is None:
@@ -367,34 +368,57 @@ class Store:
     async def _commit(self) -> None:
         loop = asyncio.get_running_loop()
         while self._kept is not None:
-            group, wasted, kept = self._waiting, self._wasted, self._kept
-            self._waiting, self._wasted, self._kept = [], [], None
+            group, kept = self._waiting, self._kept
+            self._waiting, self._kept = [], None
             try:
-                if wasted:
-                    await loop.run_in_executor(self._thread, self._insert_wasted, wasted)
-                if group:
-                    await loop.run_in_executor(self._thread, self._insert, group)
-            except StoreError as error:
+                await loop.run_in_executor(self._thread, self._insert, group)
+            except Exception as error:  # whatever it is, those who wait for this commit must hear of it
                 kept.set_exception(error)
             else:
                 kept.set_result(None)
         self._committing = None
 
-    def _insert(self, answers: list[SavedAnswer]) -> None:
-        self._change(_INSERT, msgspec.json.encode(answers).decode())
+    def _insert(self, replies: list[StoredReply]) -> None:
+        self._change(_INSERT, msgspec.json.encode(replies).decode())
 
-    def _insert_wasted(self, wasted: list[Usage]) -> None:
-        self._change(_INSERT_WASTED, msgspec.json.encode(wasted).decode())
+    def reply_body(self, kind: ReplyKind, query: int, nth: int) -> str | None:
+        """The whole reply to a query when it was asked for the ``nth`` time (from 0), or ``None``."""
+        chosen = "kind = ? AND outcome AND query = ? AND nth = ?"
+        rows = self._execute(f"SELECT body FROM replies WHERE {chosen}", kind, query, nth)
+        return rows[0][0] if rows else None
 
-    def forget(self, queries: Sequence[int]) -> None:
-        """Delete the outcomes of these queries, so that they are asked again; what they cost still counts."""
-        chosen = "WHERE query IN (SELECT value FROM json_each(?))"
-        numbers = json.dumps(list(queries))
-        with translated(self.path), transaction(self._db):
-            self._change(
-                f"INSERT INTO wasted SELECT attempts, {', '.join(_TOKENS)} FROM answers {chosen}", numbers
-            )
-            self._change(f"DELETE FROM answers {chosen}", numbers)
+    def replies(self, kind: ReplyKind) -> list[StoredReply]:
+        """All outcomes of one kind, in the order in which they came."""
+        rows = self._execute(
+            f"SELECT {_COLUMNS} FROM replies WHERE kind = ? AND outcome ORDER BY number", kind
+        )
+        names = _COLUMNS.split(", ")
+        return [StoredReply(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def forget(self, kind: ReplyKind, queries: Sequence[int] | None = None) -> None:
+        """Let all outcomes of a kind, or of these queries, be asked again; what they cost still counts."""
+        chosen = "" if queries is None else "AND query IN (SELECT value FROM json_each(?))"
+        numbers = () if queries is None else (json.dumps(list(queries)),)
+        self._change(
+            f"UPDATE replies SET outcome = FALSE WHERE kind = ? AND outcome {chosen}", kind, *numbers
+        )
+
+    def usage(self, *kinds: ReplyKind) -> Usage:
+        """What all replies cost, or those of some kinds."""
+        chosen = f"WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
+        tokens = ["attempts", "prompt_tokens", "completion_tokens", "cached_tokens"]
+        columns = [
+            *("TOTAL(queries * outcome)", *(f"TOTAL({name})" for name in tokens)),
+            *(
+                "TOTAL(outcome AND answer = -1)",
+                "TOTAL(outcome AND unusable)",
+                "TOTAL(queries * NOT outcome)",
+            ),
+        ]
+        (row,) = self._execute(f"SELECT {', '.join(columns)} FROM replies {chosen}", *kinds)
+        return Usage.of(*map(int, row))
+
+    # Answers: the outcomes of the queries of the design
 
     def answers(self, first: int, size: int) -> AnswerArray:
         """The answers to ``size`` queries from number ``first``; `UNASKED` where there is none."""
@@ -474,18 +498,18 @@ class Store:
         if not (model or fingerprint):
             return 0
         known = self.served_names()
-        name = [printable(model or "", 100), printable(fingerprint or "", 100)]
+        name = ServedModel(printable(model or "", 100), printable(fingerprint or "", 100))
         if name not in known:
             if len(known) == MOST_SERVED:
                 return MOST_SERVED
             known.append(name)
-            self.set_note("served", known)
+            self.set_note("served", msgspec.to_builtins(known))
         return known.index(name) + 1
 
-    def served_names(self) -> list[list[str]]:
-        """Model and fingerprint of each number, in order; an empty text stands for none."""
+    def served_names(self) -> list[ServedModel]:
+        """The model and fingerprint of each number, in order."""
         if self._served is None:
-            self._served = self.note("served") or []
+            self._served = msgspec.convert(self.note("served") or [], list[ServedModel])
         return self._served
 
     def served(self) -> IntArray:
@@ -493,34 +517,17 @@ class Store:
         rows = self._execute("SELECT query, served FROM answers ORDER BY query")
         return np.array(rows, np.int64).reshape(-1, 2)
 
-    def usage(self) -> Usage:
-        """What all answers and wasted replies cost in total."""
-        cost = ", ".join(f"TOTAL({name})" for name in ("attempts", *_TOKENS))
-        (answered,) = self._execute(
-            f"SELECT COUNT(*), {cost}, TOTAL(answer = -1), TOTAL(unusable), 0 FROM answers"
-        )
-        (wasted,) = self._execute(f"SELECT 0, {cost}, 0, 0, COUNT(*) FROM wasted")
-        return Usage(*map(int, answered)) + Usage(*map(int, wasted))
-
 
 _REPLACED = (
-    *("notes", "items", "rounds", "asides", "answers", "wasted"),
-    *("seen", "labels", "positions", "looks", "anchors", "days"),
+    *("notes", "items", "rounds", "replies"),
+    *("seen", "labels", "positions", "looks", "days"),
 )
 """Tables that are emptied if a run without answers is begun again with other settings."""
 
-_TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
-
-_INSERT = "INSERT INTO answers ({}) SELECT {} FROM json_each(?)".format(
-    ", ".join(column.name for column in fields(SavedAnswer)),
-    ", ".join(f"json_extract(value, '$.{column.name}')" for column in fields(SavedAnswer)),
+_COLUMNS = ", ".join(column.name for column in fields(StoredReply))
+_INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
+    _COLUMNS, ", ".join(f"json_extract(value, '$.{name}')" for name in _COLUMNS.split(", "))
 )
-
-_INSERT_WASTED = "INSERT INTO wasted SELECT {} FROM json_each(?)".format(
-    ", ".join(f"json_extract(value, '$.{name}')" for name in ("attempts", *_TOKENS))
-)
-
-_BILLED = "WHERE COALESCE(json_extract(reply, '$.billed'), 1)"  # of asides; a refusal costs nothing
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

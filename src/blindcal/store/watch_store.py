@@ -18,9 +18,7 @@ import msgspec
 
 from blindcal.records import UNLABELLED, Arrival, Item, Message, Position, Usage
 from blindcal.store.run_file import transaction, translated
-from blindcal.store.run_store import UNASKED, Store, item_row
-
-_COUNTS_NOTE = "stream"
+from blindcal.store.run_store import UNASKED, Store, StoredReply, item_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class WatchStore(Store):
 
     def counts(self) -> StreamCounts:
         """What the stream held so far."""
-        return msgspec.convert(self.note(_COUNTS_NOTE) or {}, StreamCounts)
+        return msgspec.convert(self.note("stream") or {}, StreamCounts)
 
     def begin_look(
         self,
@@ -95,7 +93,7 @@ class WatchStore(Store):
                 counting.add(one, chosen)
             counts = counting.counts
             self.set_note(
-                _COUNTS_NOTE,
+                "stream",
                 msgspec.to_builtins(replace(counts, unreadable=counts.unreadable + unreadable)),
             )
             for stream, files in positions.items():
@@ -117,8 +115,15 @@ class WatchStore(Store):
             end,
         )
         return [
-            Item(name, label, msgspec.json.decode(messages or "[]", type=tuple[Message, ...]), *rest)
-            for name, label, messages, *rest in rows
+            Item(
+                name,
+                label,
+                msgspec.json.decode(messages or "[]", type=tuple[Message, ...]),
+                group=group,
+                part=part,
+                choices=choices,
+            )
+            for name, label, messages, group, part, choices in rows
         ]
 
     def names_between(self, first: int, end: int) -> list[tuple[str, str | None]]:
@@ -198,7 +203,8 @@ class WatchStore(Store):
         """Answers to anchor queries, from number ``begin`` up to ``end``, in order."""
         last = 2**62 if end is None else end
         rows = self._execute(
-            "SELECT number, anchor, up, answer FROM anchors WHERE number >= ? AND number < ? ORDER BY number",
+            "SELECT query, json_extract(body, '$.anchor'), json_extract(body, '$.up'), answer FROM replies "
+            "WHERE kind = 'anchor' AND outcome AND query >= ? AND query < ? ORDER BY query",
             begin,
             last,
         )
@@ -206,14 +212,25 @@ class WatchStore(Store):
 
     def count_anchors(self) -> int:
         """The number of answered anchor queries."""
-        return int(self._execute("SELECT COUNT(*) FROM anchors")[0][0])
+        return int(self._execute("SELECT COUNT(*) FROM replies WHERE kind = 'anchor'")[0][0])
 
     def add_anchor_answers(self, answers: Sequence[AnchorAnswer]) -> None:
-        """Store answers to anchor queries, all or none."""
-        with translated(self.path), transaction(self._db):
-            for one in answers:
-                row = (one.number, one.anchor, int(one.up), one.answer)
-                self._change("INSERT OR IGNORE INTO anchors VALUES (?, ?, ?, ?)", *row)
+        """Store answers to anchor queries, all or none; what they cost is stored with the replies."""
+        known = self.count_anchors()
+        self._insert(
+            [
+                StoredReply(
+                    kind="anchor",
+                    query=one.number,
+                    queries=0,
+                    attempts=0,
+                    answer=one.answer,
+                    body=msgspec.json.encode({"anchor": one.anchor, "up": one.up}).decode(),
+                )
+                for one in answers
+                if one.number >= known
+            ]
+        )
 
     # Days
 

@@ -23,7 +23,7 @@ from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
 from blindcal.probing.bias_checks import IRRESISTIBLE
-from blindcal.probing.flip_search import Reading, bisect, fit
+from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
 from blindcal.store.watch_store import AnchorAnswer, WatchStore
 
@@ -40,7 +40,6 @@ _REFINING = 12  # further queries around a flip if answers are noisy
 _REACH = 1.0  # distance of a flip from the largest shift: there must be room on both sides
 _COOLER, _COOLEST = 0.02, 0.18  # by which share the common bias of a query is smaller
 _GOLDEN = 0.6180339887498949
-_NOTE = "anchors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class AnchorSet:
 
 def noted_anchors(store: WatchStore) -> AnchorSet | None:
     """The anchors that were set up before."""
-    found = store.note(_NOTE)
+    found = store.note("anchors")
     return None if found is None else msgspec.convert(found, AnchorSet)
 
 
@@ -88,7 +87,7 @@ class _Search:
 
     item: Item
     flip: float
-    readings: list[Reading]
+    readings: list[Observation]
 
 
 class Anchors:
@@ -122,16 +121,16 @@ class Anchors:
         up, down = ([one for one in answers if one.up is side] for side in (True, False))
         counts = (sum(map(is_wrong, up)), len(up), sum(map(is_wrong, down)), len(down))
         done = AnchorSet(anchors, margin, *counts)
-        self._store.set_note(_NOTE, msgspec.to_builtins(done))
+        self._store.set_note("anchors", msgspec.to_builtins(done))
         return done
 
     async def _search(self, item: Item, endpoint: Endpoint) -> _Search | None:
         """Search the shift at which an item's answer flips; ``None`` if it has none in reach."""
-        readings: list[Reading] = []
+        readings: list[Observation] = []
 
         async def answer(shift: float) -> int:
             said = await self._ask(self._question.request(item.messages, shift, 0.0), endpoint)
-            readings.append(Reading(item.id, shift, said))
+            readings.append(Observation(Query(item.id, shift), said))
             return said
 
         most = self._job.max_shift

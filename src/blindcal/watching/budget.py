@@ -49,7 +49,7 @@ class DayBudget:
 
     def used(self) -> Usage:
         """What everything has cost so far."""
-        return self.store.usage() + self.store.asides_usage()
+        return self.store.usage()
 
     def day(self) -> str:
         """The day that counts now."""

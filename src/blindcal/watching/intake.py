@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blindcal.errors import InputError
-from blindcal.items.arrivals import ArrivalReader
-from blindcal.items.stream import LineStream, RecordStream, StreamPiece
+from blindcal.items.stream import ArrivalReader, FileStream, LineStream, StreamPiece
 from blindcal.records import Arrival, Position
 from blindcal.store.watch_store import WatchStore
 from blindcal.text import printable
@@ -54,8 +53,8 @@ class Intake:
         self,
         store: WatchStore,
         reader: ArrivalReader,
-        stream: RecordStream,
-        labels: RecordStream | None,
+        stream: FileStream | LineStream,
+        labels: FileStream | LineStream | None,
         *,
         every: int,
         waits: bool,
@@ -101,7 +100,7 @@ class Intake:
         found.more, found.closed = not piece.ended, piece.closed
         self._decode(piece, self._reader.record, found)
 
-    def _piece(self, stream: RecordStream, name: str, found: Gathered, most: int) -> StreamPiece:
+    def _piece(self, stream: FileStream | LineStream, name: str, found: Gathered, most: int) -> StreamPiece:
         before = self._store.positions(name) | found.positions[name]
         piece = stream.read(most, before)
         found.positions[name] |= piece.positions

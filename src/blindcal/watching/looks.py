@@ -8,10 +8,9 @@ asked its query. A look that was interrupted is gone on with, and asks nothing a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import overload
@@ -19,22 +18,20 @@ from typing import overload
 import numpy as np
 from scipy.special import logit
 
-from blindcal.asking.context import answers_kept, patient_of, unless_stopped
 from blindcal.asking.endpoint_identity import NAMELESS, unknown_names
+from blindcal.asking.governed_endpoint import GovernedEndpoint, LimitTooLowError
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.limits import Limits
-from blindcal.asking.remembered_endpoint import LimitTooLowError, RememberedEndpoint
-from blindcal.asking.sender import ask_live
-from blindcal.asking.token_estimate import TOKENS_NOTE
+from blindcal.asking.opened_run import answers_kept
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.sender import ask_design
 from blindcal.design import make_round
-from blindcal.endpoints.base import Endpoint
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
-from blindcal.prices import Prices
 from blindcal.query_seeds import draw_of_name
-from blindcal.records import AnswerTable, Arrival, Item, Position, Progress, Round
+from blindcal.records import INVALID, AnswerTable, Arrival, Item, Position, Round
 from blindcal.results.result import Spend
 from blindcal.results.watch_result import WatchResult
-from blindcal.store.run_store import UNASKED, ServedModel
+from blindcal.store.run_store import UNASKED, StoredReply
 from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
 from blindcal.watching.anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due
@@ -44,7 +41,6 @@ from blindcal.watching.intake import Intake
 from blindcal.watching.reference import WatchReference
 
 _MOST_ASKED = 10_000  # items in one round: their prompts are kept in memory
-_FACTS_NOTE, _REPORTED_NOTE = "facts", "reported"
 BIAS_LOST = "the logit_bias no longer acts"
 
 
@@ -90,27 +86,16 @@ class WaitingItems(Sequence[Item]):
         return self._first + len(self._items)
 
 
-@dataclass(frozen=True)
-class _Check:
-    """What asking a few queries beside the items takes."""
-
-    store: WatchStore
-    limits: Limits
-    prices: Prices | None
-    progress: Callable[[Progress], None] | None
-    tell: Callable[[str], None]
-
-
 @dataclass(kw_only=True)
 class Watch:
     """A watch under way: takes what arrives, asks, and looks at the alarms."""
 
     store: WatchStore
     reference: WatchReference
-    endpoint: Endpoint
+    governor: Governor
+    context: RunContext
     feed: WatchFeed
     budget: DayBudget
-    limits: Limits
     rate: float
     seed: int
     folder: str
@@ -118,9 +103,6 @@ class Watch:
     follow: bool
     force: bool
     interval: float
-    progress: Callable[[Progress], None] | None
-    tell: Callable[[str], None]
-    stop: asyncio.Event
     on_look: Callable[[WatchResult], None] | None
     on_alarm: Callable[[WatchResult], Awaitable[bool]] | None
     _out_of_money: str = ""  # the day whose budget is used up
@@ -132,7 +114,7 @@ class Watch:
         If it is stopped, the rest of a pipe is kept for the next time.
         """
         result = await self._run(intake)
-        if self.stop.is_set() and not (rest := intake.rest()).empty:
+        if self.context.stop.is_set() and not (rest := intake.rest()).empty:
             arrived = rest.arrivals, rest.positions, rest.unreadable
             await asyncio.to_thread(self.begin_look, *arrived)
         return result
@@ -150,7 +132,7 @@ class Watch:
                         result = await asyncio.to_thread(self.result, last, None, window=True)
                         await self._show(result)
                     more = False
-                    if not intake.waits or found.closed or self.stop.is_set():
+                    if not intake.waits or found.closed or self.context.stop.is_set():
                         return result
                     continue
                 arrived = found.arrivals, found.positions, found.unreadable
@@ -158,18 +140,18 @@ class Watch:
             result = await self._look(pending, more)
             await self._show(result)
             pending = None
-            if self.stop.is_set() or (result.stopped is not None and not self.follow):
+            if self.context.stop.is_set() or (result.stopped is not None and not self.follow):
                 return result
 
     async def _show(self, result: WatchResult) -> None:
         """Show what a look has found, and report the alarms that no look has reported."""
         if self.on_look is not None:
             self.on_look(result)
-        reported = set(self.store.note(_REPORTED_NOTE) or [])
+        reported = set(self.store.note("reported") or [])
         if self.on_alarm is None or reported.issuperset(result.raised_names):
             return
         if await self.on_alarm(result):
-            self.store.set_note(_REPORTED_NOTE, sorted({*reported, *result.raised_names}))
+            self.store.set_note("reported", sorted({*reported, *result.raised_names}))
 
     def replay(self) -> Look | None:
         """Go through the looks so far again; returns the last one if it is not over."""
@@ -212,22 +194,22 @@ class Watch:
         first = self.feed.answered
         end = min(look.items, first + _MOST_ASKED)
         stopped = None
-        if end > first and not self.stop.is_set():
+        if end > first and not self.context.stop.is_set():
             stopped = await self._stopped_by(look, first, end)
-        if end > first and self.stop.is_set():
+        if end > first and self.context.stop.is_set():
             stopped = stopped or "interrupted"
         self._halted = -math.inf if stopped is None else time.monotonic()
         return await asyncio.to_thread(self.conclude, look, stopped, more)
 
     async def _stopped_by(self, look: Look, first: int, end: int) -> str | None:
         """Ask, and return why not all was asked; the end of the day's money is no reason to stop."""
-        limits = self.budget.limits(self.limits)
-        daily = limits.max_cost != self.limits.max_cost
+        limits = self.budget.limits(self.context.limits)
+        daily = limits.max_cost != self.context.limits.max_cost
+        self.governor.run = replace(self.context, limits=limits)
         try:
-            stopped, costly = await self._ask(look, first, end, limits)
+            stopped, costly = await self._ask(look, first, end)
         except LimitTooLowError as error:
-            ((name, value),) = error.options.items()
-            stopped, costly = f"{name} = {value:g} reached", name == "max_cost"
+            stopped, costly = error.stopped.reason, error.stopped.limit == "max_cost"
         except NotIdentifiedError:  # stopped
             return None
         except EndpointError as error:
@@ -239,44 +221,43 @@ class Watch:
             return None
         return stopped
 
-    async def _ask(self, look: Look, first: int, end: int, limits: Limits) -> tuple[str | None, bool]:
+    async def _ask(self, look: Look, first: int, end: int) -> tuple[str | None, bool]:
         """Check the endpoint and ask items; why not all were asked, and whether it is the cost."""
         job = Job(
-            WaitingItems(first, self.store.items_between(first, end)),
-            self.reference.question,
-            self.store,
-            limits,
-            self.budget.prices,
+            items=WaitingItems(first, self.store.items_between(first, end)),
+            question=self.reference.question,
+            store=self.store,
             max_shift=self.reference.prepared.max_shift,
-            progress=self.progress,
         )
         anchors = Anchors(job, self.store, self.reference.run.noise.best.jitter, self.seed)
-        found = await self._set_up(anchors, limits, look)
+        found = await self._set_up(anchors, look)
         if found is not None and found.anchors:
             due = queries_due(end - first)
-            if await self._check(anchors, found, look, limits, due):
+            if await self._check(anchors, found, look, due):
                 return BIAS_LOST, False
-        self.tell("asking")
-        async with linked(self.stop) as stop:
-            outcome = await ask_live(
-                WatchDesign(self.store, end, self.seed),
-                replace(job, spent=self.store.asides_usage(), stop=stop),
-                self.endpoint,
-                planned=end,
-                begin=self.store.rounds_within(first),
-            )
-        if outcome.failed and len(outcome.answered) > outcome.failed:
-            await self._leave_out(job, first, end, outcome.stopped or "")
+        self.context.tell("asking")
+        design, begin = WatchDesign(self.store, end, self.seed), self.store.rounds_within(first)
+        outcome = await ask_design(design, job, self.governor, planned=end, begin=begin)
+        stopped = outcome.stopped
+        if stopped is None:
             return None, False
-        return outcome.stopped, (outcome.stopped or "").startswith("max_cost")
+        if outcome.failed and len(outcome.answered) > outcome.failed:
+            await self._leave_out(first, end, stopped.reason)
+            return None, False
+        return stopped.reason, stopped.limit == "max_cost"
 
-    async def _leave_out(self, job: Job, first: int, end: int, why: str) -> None:
+    async def _leave_out(self, first: int, end: int, why: str) -> None:
         """Store that there is no reply about items that fail again and again while others are answered."""
         open_queries = first + np.flatnonzero(self.store.answers(first, end - first) == UNASKED)
-        error = EndpointError(why)
-        await self.store.save(*(job.unusable(int(query), error, 0) for query in open_queries))
+        text = printable(f"({why})")
+        await self.store.save(
+            *(
+                StoredReply(query=int(query), answer=INVALID, text=text, unusable=True, attempts=0)
+                for query in open_queries
+            )
+        )
 
-    async def _set_up(self, anchors: Anchors, limits: Limits, look: Look) -> AnchorSet | None:
+    async def _set_up(self, anchors: Anchors, look: Look) -> AnchorSet | None:
         """The anchors, set up if they are not; ``None`` if there are not enough items for them yet."""
         found = noted_anchors(self.store)
         if found is not None:
@@ -289,33 +270,28 @@ class Watch:
         else:
             order = np.random.default_rng([self.seed, 7]).permutation(len(candidates))
             candidates = [candidates[int(k)] for k in order]
-        self.tell("setting up the anchors")
-        patient = self._patient(limits, SET_UP, "setting up the anchors", self.progress)
-        found = await unless_stopped(self.stop, anchors.set_up(candidates, patient))
+        self.context.tell("setting up the anchors")
+        asked = self._governed(SET_UP, "setting up the anchors")
+        found = await anchors.set_up(candidates, asked)
         if found.anchors:
             self.feed.expect(found)
         return found
 
-    async def _check(self, anchors: Anchors, found: AnchorSet, look: Look, limits: Limits, due: int) -> bool:
+    async def _check(self, anchors: Anchors, found: AnchorSet, look: Look, due: int) -> bool:
         """Check that the bias acts, and ask anchors; returns whether it no longer acts."""
-        patient = self._patient(limits, 2 + due, "the check of the endpoint", None)
-        lost = await unless_stopped(self.stop, anchors.bias_lost(found, look.number, patient))
+        asked = self._governed(2 + due, "the check of the endpoint", quiet=True)
+        lost = await anchors.bias_lost(found, look.number, asked)
         if lost is not None:
             self._note_fact(f"{BIAS_LOST}: {lost}")
             if not self.force:
                 return True
         numbers = range(self.feed.anchors, self.feed.anchors + due)
-        await unless_stopped(self.stop, anchors.ask(found, numbers, patient))
+        await anchors.ask(found, numbers, asked)
         return False
 
-    def _patient(
-        self, limits: Limits, queries: int, for_what: str, progress: Callable[[Progress], None] | None
-    ) -> Endpoint:
+    def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:
         """An endpoint for a few queries beside the items, within the limits."""
-        check = _Check(self.store, limits, self.budget.prices, progress, self.tell)
-        before = self.store.asides_usage()
-        remembered = RememberedEndpoint(self.endpoint, check, queries, for_what=for_what, before=before)
-        return patient_of(check, remembered)
+        return GovernedEndpoint(self.governor, self.store, expected=expected, for_what=for_what, quiet=quiet)
 
     # What is known
 
@@ -337,23 +313,22 @@ class Watch:
     def _note_other_names(self) -> None:
         known = self.reference.served or (NAMELESS,)
         before = listed([one.words for one in known])
-        heard = [ServedModel(*name) for name in self.store.served_names()]
+        heard = self.store.served_names()
         for name in unknown_names(heard, known):
             self._note_fact(f"replies come from {name}; those of the reference audit came from {before}")
 
     def _note_fact(self, words: str) -> None:
         """Note that something has changed at the endpoint; it stays noted."""
-        noted = self.store.note(_FACTS_NOTE) or []
+        noted = self.store.note("facts") or []
         lost_before = words.startswith(BIAS_LOST) and any(one.startswith(BIAS_LOST) for one in noted)
         if words not in noted and not lost_before:
-            self.store.set_note(_FACTS_NOTE, [*noted, words])
+            self.store.set_note("facts", [*noted, words])
 
     def result(self, look: Look, stopped: str | None, *, window: bool) -> WatchResult:
         """Everything that is known after a look; the curve of the last ``window`` takes a moment."""
         store, feed = self.store, self.feed
         counts, state, looks = store.counts(), feed.monitor.state(), store.looks()
-        used, beside = self.budget.used(), store.asides_usage()
-        prices = self.budget.prices
+        spend = Spend.of(store, self.context.prices)
         found = WatchResult(
             folder=self.folder,
             model=self.reference.settings.endpoint.model,
@@ -373,24 +348,14 @@ class Watch:
             unreadable=counts.unreadable,
             labels_without_item=counts.early,
             state=state,
-            facts=tuple(store.note(_FACTS_NOTE) or ()),
+            facts=tuple(store.note("facts") or ()),
             first_seen={
                 one.name: _date_of(looks, one.since, anchors=one.name == "endpoint")
                 for one in state.alarms
                 if one.since is not None
             },
             window=feed.window(self.reference.run) if window else None,
-            spend=Spend(
-                queries=used.served,
-                probe_queries=0,
-                attempts=used.attempts,
-                prompt_tokens=used.prompt_tokens,
-                completion_tokens=used.completion_tokens,
-                cached_tokens=used.cached_tokens,
-                cost=None if prices is None else prices.cost(used),
-                tokens_estimated=bool(store.note(TOKENS_NOTE)),
-                control_queries=beside.queries,
-            ),
+            spend=replace(spend, probe_queries=0, control_queries=spend.probe_queries),
             cost_today=self.budget.spent_today(),
             max_cost_per_day=self.budget.max_cost_per_day,
             stopped=None if stopped is None else printable(stopped),
@@ -404,21 +369,3 @@ def _date_of(looks: Sequence[Look], place: int, *, anchors: bool) -> str:
     """When an item, or an anchor query, was first seen."""
     counts = [(one.anchors or 0) if anchors else one.items for one in looks]
     return looks[min(int(np.searchsorted(counts, place, side="right")), len(looks) - 1)].at
-
-
-@contextlib.asynccontextmanager
-async def linked(stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """An event that is set when ``stop`` is; setting it does not set ``stop``, so that a watch can go on."""
-    own = asyncio.Event()
-    if stop.is_set():
-        own.set()
-
-    async def forward() -> None:
-        await stop.wait()
-        own.set()
-
-    task = asyncio.create_task(forward())
-    try:
-        yield own
-    finally:
-        task.cancel()

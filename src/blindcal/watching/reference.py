@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.asking.context import accepted_fields
+from blindcal.asking.opened_run import accepted_fields
 from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
 from blindcal.auditing.prepare import Prepared
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, UnfitError
 from blindcal.methods import METHODS
 from blindcal.records import Item
@@ -33,7 +33,7 @@ class WatchReference:
     run: Run
     settings: Settings
     prepared: Prepared
-    accepted: Accepted
+    accepted: Accepted | None
     items: list[Item] | None
     served: tuple[ServedModel, ...]
 
@@ -67,7 +67,7 @@ def open_reference(
     with Store.read(found.folder / RUN_FILE) as store:
         asked = AskedAs(found.settings, store.note("ready") or {}, store.note("accepted"))
         items, accepted = store.questions(), accepted_fields(store)
-        served = tuple(ServedModel(*name) for name in store.served_names())
+        served = tuple(store.served_names())
     settings = settings_as_asked(asked, _SOURCE, api_key_env=api_key_env, timeout=timeout)
     return WatchReference(found, settings, preparation_as_asked(asked, _SOURCE), accepted, items, served)
 

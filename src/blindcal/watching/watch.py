@@ -14,23 +14,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from blindcal.asking.context import accepted_fields, ignore, opened_endpoint, wait_for
-from blindcal.asking.limits import Limits, check_cost_known
-from blindcal.atomic_write import writing
+from blindcal.asking.limits import Limits
+from blindcal.asking.opened_run import opened_run
+from blindcal.asking.run_context import RunContext, blocking
 from blindcal.auditing.audit import default_folder
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.http import HttpEndpoint, check_key
 from blindcal.errors import InputError
-from blindcal.items.arrivals import ArrivalReader
-from blindcal.items.stream import STANDARD_INPUT, LineStream, open_stream
+from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
 from blindcal.prices import Prices
 from blindcal.records import Progress
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
-from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 from blindcal.watching.budget import Clock, DayBudget, check_budget, utc_now
 from blindcal.watching.feed import WatchFeed
@@ -43,68 +38,6 @@ EVERY = 100
 """Records per look."""
 INTERVAL = 300.0
 """Seconds after which records that have come are looked at, even if they are few."""
-
-
-def watch(
-    stream: str | Path,
-    reference: Run | str | Path,
-    *,
-    labels: str | Path | None = None,
-    out: str | Path | None = None,
-    rate: float = 1.0,
-    level: float = 0.05,
-    max_ece: float | None = None,
-    by_field: str | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
-    max_cost_per_day: float | None = None,
-    follow: bool = False,
-    every: int = EVERY,
-    interval: float = INTERVAL,
-    force: bool = False,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-    endpoint: Endpoint | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
-    on_look: Callable[[WatchResult], None] | None = None,
-    on_alarm: Callable[[WatchResult], Awaitable[bool]] | None = None,
-    clock: Clock = utc_now,
-) -> WatchResult:
-    """Watch a stream, and wait for what the last look shows.
-
-    The parameters are those of ``watch_async``. Ctrl-C stops asking, keeps the answers under way, looks
-    once more and then raises `KeyboardInterrupt`; a second Ctrl-C does not wait.
-    """
-    return wait_for(
-        lambda stop: watch_async(
-            stream,
-            reference,
-            labels=labels,
-            out=out,
-            rate=rate,
-            level=level,
-            max_ece=max_ece,
-            by_field=by_field,
-            limits=limits,
-            prices=prices,
-            max_cost_per_day=max_cost_per_day,
-            follow=follow,
-            every=every,
-            interval=interval,
-            force=force,
-            api_key_env=api_key_env,
-            timeout=timeout,
-            endpoint=endpoint,
-            progress=progress,
-            stage=stage,
-            on_look=on_look,
-            on_alarm=on_alarm,
-            clock=clock,
-            stop=stop,
-        ),
-        stage,
-    )
 
 
 async def watch_async(
@@ -195,10 +128,9 @@ async def watch_async(
         If asking on is useless; every answer so far is kept.
     """
     _check_numbers(rate, every, interval)
-    check_cost_known(limits, prices)
     check_budget(max_cost_per_day, prices)
-    tell, stop = stage or ignore, stop or asyncio.Event()
-    tell("reading the reference")
+    run = RunContext.of(limits, prices, progress, stage, stop)
+    run.tell("reading the reference")
     found = await asyncio.to_thread(
         open_reference, reference, api_key_env=api_key_env, timeout=timeout, force=force
     )
@@ -206,12 +138,8 @@ async def watch_async(
     source = open_stream(stream)
     labelling = None if labels is None else open_stream(labels)
     folder = Path(out) if out is not None else watch_folder(stream, address.model)
-    with writing(folder):
-        begun = (folder / RUN_FILE).exists()
-    if endpoint is None:
-        check_key(address, begun=begun)
     monitor = await asyncio.to_thread(Monitor, found.run, level=level, max_ece=max_ece)
-    with WatchStore.open(folder / RUN_FILE) as store:
+    async with opened_run(folder, address, run, endpoint, WatchStore, found.accepted) as (store, governor):
         claims = {"level": level, "max_ece": max_ece, "by_field": by_field}
         store.begin(_config(found, rate, claims), ())
         intake = Intake(
@@ -222,35 +150,30 @@ async def watch_async(
             every=max(1, round(every / rate)),
             waits=follow or isinstance(source, LineStream),
             interval=interval,
-            tell=tell,
-            stop=stop,
+            tell=run.tell,
+            stop=run.stop,
         )
-        async with opened_endpoint(endpoint, address) as model:
-            if store.note("accepted") is None:
-                store.set_note("accepted", msgspec.to_builtins(found.accepted))
-            if isinstance(model, HttpEndpoint):
-                model.accepted = accepted_fields(store)
-            watching = Watch(
-                store=store,
-                reference=found,
-                endpoint=model,
-                feed=WatchFeed(monitor, store, seed, sliced=by_field is not None),
-                budget=DayBudget(store, prices, max_cost_per_day, clock),
-                limits=(limits or Limits()).within_open_files(),
-                rate=rate,
-                seed=seed,
-                folder=str(folder),
-                stream=source.name,
-                follow=follow,
-                force=force,
-                interval=interval,
-                progress=progress,
-                tell=tell,
-                stop=stop,
-                on_look=on_look,
-                on_alarm=on_alarm,
-            )
-            return await watching.run(intake)
+        watching = Watch(
+            store=store,
+            reference=found,
+            governor=governor,
+            context=run,
+            feed=WatchFeed(monitor, store, seed, sliced=by_field is not None),
+            budget=DayBudget(store, prices, max_cost_per_day, clock),
+            rate=rate,
+            seed=seed,
+            folder=str(folder),
+            stream=source.name,
+            follow=follow,
+            force=force,
+            interval=interval,
+            on_look=on_look,
+            on_alarm=on_alarm,
+        )
+        return await watching.run(intake)
+
+
+watch = blocking(watch_async)
 
 
 def watch_folder(stream: str | Path, model: str) -> Path:

@@ -1,0 +1,315 @@
+"""The governor of an endpoint: every request of every command goes through it.
+
+It sends requests at the rate that the user allows and the endpoint bears, tries again what failed, keeps to
+the limits on queries and cost, and counts what everything has cost. What a request may cost at most is set
+aside before it is sent, so that no limit is passed, however many are under way. An API key never comes this
+far: the client of the endpoint removes it from whatever the server says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from blindcal.asking.limits import Stopped
+from blindcal.asking.rate_control import ConcurrencyControl, RateLimiter, SharedPause
+from blindcal.asking.run_context import RunContext
+from blindcal.asking.token_estimate import TokenEstimator, bytes_of
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.refusals import ITEM_STATUSES, Accepted
+from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
+from blindcal.records import Progress, Reply, Request, Usage
+from blindcal.store.run_store import ReplyKind, Store, StoredReply, usage_of
+
+REPLY_TRIES = 3
+_LONGEST = 20.0  # seconds between two tries of a request
+_NOTICEABLE = 3.0  # seconds; a longer wait is announced
+
+
+def backoff(attempt: int, first: float) -> float:
+    """Seconds to wait after a failed attempt, doubled with each attempt.
+
+    Jitter keeps requests that failed together from being sent together again.
+    """
+    return min(_LONGEST, first * 2.0 ** (min(attempt, 20) - 1)) * random.uniform(0.5, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """What is set aside for a request under way: its queries, and its highest cost if the cost is limited."""
+
+    queries: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """The last word on a request: a reply, or why there is none that can be used."""
+
+    outcome: Reply | EndpointError
+    attempts: int
+    seconds: float
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """What it cost, as it is stored."""
+        outcome = self.outcome
+        tokens = outcome.usage.tokens if isinstance(outcome, Reply) else outcome.billed or (0, 0, 0)
+        names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+        return {"attempts": self.attempts, **dict(zip(names, tokens, strict=True))}
+
+
+class Governor:
+    """Sends requests to an endpoint within the limits of a run, which may be replaced between requests.
+
+    What it learns of the endpoint is noted in the store, if there is one. ``paid`` is what everything in the
+    store and since then has cost. ``kept`` says in errors what is not lost.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, run: RunContext, store: Store | None = None, kept: str = ""
+    ) -> None:
+        self.endpoint, self.run, self._store, self._kept = endpoint, run, store, kept
+        self.paid = Usage() if store is None else store.usage()
+        self.tokens = TokenEstimator(store)
+        self.concurrency = ConcurrencyControl(run.limits.concurrency)
+        self._rate = RateLimiter(run.limits.rpm, run.limits.tpm)
+        self._pause = SharedPause(run.limits.backoff)
+        self._accepted: Accepted | None = None
+        self._reserved: set[Reservation] = set()
+        self._settled = asyncio.Event()
+        self._asking = 0  # requests without a last word
+        self._sending = 0  # requests without a response
+        self._responded = asyncio.Event()
+        self._halted = asyncio.Event()
+        self._answered_at = float("-inf")
+        self._active_since = float("-inf")
+        self._announced = float("-inf")  # when the last wait that was announced is over
+        self.last_failure: EndpointError | None = None
+
+    # Limits
+
+    def reserve(self, *requests: Request) -> tuple[Reservation, ...] | Stopped | None:
+        """Set aside what requests may cost, or say which limit ends the run.
+
+        ``None`` means to wait: requests under way may turn out cheaper and leave room.
+        """
+        limits, prices = self.run.limits, self.run.prices
+        costs = [0.0] * len(requests)
+        if limits.max_cost is not None and prices is not None:
+            if self._reserved and not self.tokens.answered:
+                return None  # one request first, to learn what it costs
+            costs = [self.tokens.dearest(request, prices) for request in requests]
+        reached = self.limit_reached(sum(request.n for request in requests), sum(costs))
+        if reached is not None:
+            return None if self._reserved else reached
+        made = tuple(Reservation(request.n, cost) for request, cost in zip(requests, costs, strict=True))
+        self._reserved.update(made)
+        return made
+
+    def limit_reached(self, queries: int = 0, cost: float = 0.0) -> Stopped | None:
+        """The limit that this would exceed, besides everything paid and set aside."""
+        limits, prices = self.run.limits, self.run.prices
+        if limits.max_queries is not None:
+            under_way = sum(reserved.queries for reserved in self._reserved)
+            if self.paid.served + under_way + queries > limits.max_queries:
+                return Stopped(f"max_queries = {limits.max_queries} reached", "max_queries")
+        if limits.max_cost is not None and prices is not None:
+            expected = prices.cost(self.paid) + sum(reserved.cost for reserved in self._reserved)
+            if expected + cost > limits.max_cost:
+                return Stopped(f"max_cost = {limits.max_cost:g} reached", "max_cost")
+        return None
+
+    def settle(self, reserved: Reservation, *replies: StoredReply) -> None:
+        """Count what a request has cost, in place of what was set aside for it."""
+        self._reserved.discard(reserved)
+        self.paid += usage_of(replies)
+        self._settled.set()
+
+    async def until_settled(self) -> None:
+        """Wait until a request under way has been counted."""
+        self._settled.clear()
+        await self._settled.wait()
+
+    def report(self, done: int, total: int, *, probing: bool = False) -> None:
+        """Report the progress of the run."""
+        run, cost = self.run, None if self.run.prices is None else self.run.prices.cost(self.paid)
+        if run.progress is not None:
+            run.progress(
+                Progress(
+                    done=done,
+                    total=total,
+                    usage=self.paid,
+                    cost=cost,
+                    concurrency=self.concurrency.limit,
+                    probing=probing,
+                )
+            )
+
+    # Requests
+
+    def _now(self) -> float:
+        return time.monotonic()
+
+    def halt(self) -> None:
+        """Send nothing more until `resume`; requests under way are still awaited."""
+        self._halted.set()
+
+    def resume(self) -> None:
+        """Send again."""
+        self._halted.clear()
+
+    @property
+    def halting(self) -> bool:
+        """Whether nothing more is to be sent."""
+        return self._halted.is_set() or self.run.stop.is_set()
+
+    async def hear(
+        self, request: Request, kind: ReplyKind = "design", *, needed: bool = False
+    ) -> LastWord | None:
+        """Send a request until there is a last word on it; ``None`` if it is skipped, or the run ends first.
+
+        A refusal of the item is final. A reply that was served and cannot be used may be bad luck: another
+        one is paid for, `REPLY_TRIES` at most. A request that failed too often is skipped. One that is
+        ``needed`` outlasts an outage that begins after an answer, as long as the run's patience, and raises
+        its error otherwise.
+        """
+        if not self._asking:
+            self._active_since = self._now()
+        self._asking += 1
+        try:
+            return await self._hear(request, kind, needed)
+        finally:
+            self._asking -= 1
+
+    async def _hear(self, request: Request, kind: ReplyKind, needed: bool) -> LastWord | None:
+        limits = self.run.limits
+        tokens = self.tokens.expected(bytes_of(request)) + request.n * request.max_tokens
+        attempts, tries, failed, useless = 1, 0, 0, 0
+        failed_at = self._now()
+        while await self._turn(tokens):
+            sent = self._now()
+            try:
+                reply = await self.endpoint.ask(request)
+            except RetryableError as error:
+                billed = await self._waste(error, request, kind)
+                outage = needed and not billed and failed_at >= self._answered_at > float("-inf")
+                failed, failed_at = failed + 1, self._now()
+                tries += not (error.throttled or outage)
+                attempts += not (error.throttled or billed)
+                delay = self._slow_down(error, sent, tries, failed)
+                if tries == limits.attempts and needed:
+                    raise
+                if tries == limits.attempts:
+                    return None
+            except (ReplyError, FatalError) as error:
+                if isinstance(error, FatalError) and (needed or error.status not in ITEM_STATUSES):
+                    raise
+                self.tokens.bill(error, request)
+                self._answered_at = self._now()
+                useless += 1
+                if needed or error.billed is None or useless == REPLY_TRIES:
+                    return LastWord(error, attempts, 0.0)
+                billed = await self._waste(error, request, kind)
+                delay = backoff(useless, limits.backoff)
+            else:
+                self._answered_at = self._now()
+                self._pause.answered()
+                self.concurrency.answered(self._answered_at)
+                self._note_accepted()
+                reply = self.tokens.count(reply, request)
+                self._rate.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
+                return LastWord(reply, attempts, self._answered_at - sent)
+            finally:
+                self._sending -= 1
+                self._responded.set()
+            if billed and self.limit_reached() is not None:
+                break
+            await self._wait(delay)
+        return None
+
+    async def _turn(self, tokens: float) -> bool:
+        """Wait until a request may be sent; returns whether it may, or nothing more is to be sent."""
+        slot = self._rate.book(self._now(), tokens)
+        while not self.halting:
+            delay = max(slot, self._pause.until) - self._now()
+            if delay > 0:
+                await self._wait(delay)
+            elif self._sending >= (1 if self._pause.trying else self.concurrency.limit):
+                self._responded.clear()
+                await self._responded.wait()
+            else:
+                self._sending += 1
+                return True
+        return False
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for this many seconds, or until nothing more is to be sent."""
+        if seconds > 0 and not self.halting:
+            ends = [asyncio.ensure_future(event.wait()) for event in (self.run.stop, self._halted)]
+            try:
+                await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
+
+    def _slow_down(self, error: RetryableError, sent: float, tries: int, failed: int) -> float:
+        """Slow down after a failure, and return how long to wait; raises if waiting on is useless."""
+        limits, now = self.run.limits, self._now()
+        self.last_failure = error
+        if error.retry_after is not None and error.retry_after > limits.patience:
+            raise EndpointError(
+                f"{error.message}; it asks to wait {error.retry_after:,.0f} s",
+                remedy=self._with_kept("run the same again then, or check the quota of the account"),
+            )
+        self.concurrency.refused(now, sent)
+        self._pause.refused(now, sent, error.retry_after)
+        waited = now - max(self._answered_at, self._active_since)
+        if waited > limits.patience:
+            raise EndpointError(
+                f"no answer for {waited:.0f} s; the last error: {error.message}",
+                remedy=self._with_kept("run the same again when the endpoint answers"),
+            )
+        often = max(tries, self._pause.bursts) >= 4
+        if often and not self.tokens.answered and not error.throttled:
+            raise EndpointError(f"nothing but failures so far; the last error: {error}")
+        asked = error.retry_after
+        delay = backoff(failed, limits.backoff) if asked is None else random.uniform(0, limits.backoff)
+        pause = max(delay, self._pause.until - now)
+        if pause >= _NOTICEABLE and now >= self._announced:
+            self._announced = now + pause
+            why = "for the endpoint" if asked is None else "as the endpoint asks"
+            self.run.tell(f"waiting {pause:.0f} s, {why}: {error.message}")
+        return delay
+
+    def _with_kept(self, remedy: str) -> str:
+        return f"{remedy}; {self._kept}" if self._kept else remedy
+
+    async def _waste(self, error: EndpointError, request: Request, kind: ReplyKind) -> bool:
+        """Count and keep what an error cost that is not the last word; returns whether it was billed."""
+        self.tokens.bill(error, request)
+        if error.billed is not None:
+            await self.keep_wasted(LastWord(error, 1, 0.0), kind)
+        return error.billed is not None
+
+    async def keep_wasted(self, word: LastWord, kind: ReplyKind) -> None:
+        """Count and keep what a reply cost that leads to no outcome."""
+        if isinstance(word.outcome, EndpointError) and word.outcome.billed is None:
+            return
+        wasted = StoredReply(kind=kind, outcome=False, **(word.cost | {"attempts": 1}))
+        self.paid += usage_of([wasted])
+        if self._store is not None:
+            await self._store.save(wasted)
+
+    def _note_accepted(self) -> None:
+        """Note which fields the endpoint takes, if it has refused some."""
+        store, endpoint = self._store, self.endpoint
+        if store is not None and isinstance(endpoint, HttpEndpoint) and endpoint.accepted != self._accepted:
+            self._accepted = endpoint.accepted
+            store.set_note("accepted", msgspec.to_builtins(self._accepted))

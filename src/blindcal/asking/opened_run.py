@@ -1,0 +1,67 @@
+"""The run file and the endpoint of a command, opened together and closed at its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from blindcal.asking.governor import Governor
+from blindcal.asking.run_context import RunContext
+from blindcal.atomic_write import writing
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.refusals import Accepted
+from blindcal.errors import FileError
+from blindcal.store.run_store import RUN_FILE, Store
+
+StoreT = TypeVar("StoreT", bound=Store)
+KEPT = "every answer so far is kept, and the same again goes on from there"
+
+
+@contextlib.asynccontextmanager
+async def opened_run(
+    folder: Path,
+    address: Address,
+    run: RunContext,
+    endpoint: Endpoint | None,
+    store_type: type[StoreT],
+    accepted: Accepted | None = None,
+) -> AsyncIterator[tuple[StoreT, Governor]]:
+    """The run file in a folder, and the governor of an endpoint, which is closed at the end.
+
+    The endpoint is the one that is given, or else that at the address; ``accepted`` is what an earlier run
+    learnt of the fields that it takes. If the block fails before anything was asked, no file is left.
+    """
+    with writing(folder):
+        begun = (folder / RUN_FILE).exists()
+    if endpoint is None:
+        address.check_key(begun=begun)
+    with store_type.open(folder / RUN_FILE) as store:
+        asked = HttpEndpoint(address) if endpoint is None else endpoint
+        if isinstance(asked, HttpEndpoint):
+            asked.accepted = accepted_fields(store) or accepted or Accepted()
+        try:
+            yield store, Governor(asked, run, store, kept=KEPT)
+        finally:
+            await asked.close()
+
+
+def accepted_fields(store: Store) -> Accepted | None:
+    """Which fields the endpoint of a run takes, if it has refused any."""
+    noted = store.note("accepted")
+    return None if noted is None else msgspec.convert(noted, Accepted)
+
+
+@contextlib.contextmanager
+def answers_kept() -> Iterator[None]:
+    """Add to an error about files that no answer is lost with them."""
+    try:
+        yield
+    except FileError as error:
+        kept = "every answer is kept, and the same again writes the files and asks nothing"
+        raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error

@@ -1,0 +1,101 @@
+"""What every command that asks is given: how fast and how far to ask, whom to tell, and when to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from blindcal.asking.limits import Limits, check_cost_known
+from blindcal.prices import Prices
+from blindcal.records import Progress
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def ignore(_: str) -> None:
+    """Discard a message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """How fast to ask and when to stop, the prices of tokens, and whom to tell.
+
+    ``tell`` is called with a description of each step, ``progress`` with the progress. Setting ``stop`` ends
+    the run early and keeps what is under way.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    prices: Prices | None = None
+    progress: Callable[[Progress], None] | None = None
+    tell: Callable[[str], None] = ignore
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def of(
+        cls,
+        limits: Limits | None,
+        prices: Prices | None,
+        progress: Callable[[Progress], None] | None,
+        stage: Callable[[str], None] | None,
+        stop: asyncio.Event | None,
+    ) -> RunContext:
+        """The context of a command, from its arguments; checks the limits."""
+        check_cost_known(limits, prices)
+        return cls(
+            limits=(limits or Limits()).within_open_files(),
+            prices=prices,
+            progress=progress,
+            tell=stage or ignore,
+            stop=stop or asyncio.Event(),
+        )
+
+
+def blocking(asynchronous: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The function that runs a coroutine function to its end, in a thread with its own event loop.
+
+    It also works in notebooks, which already run an event loop. Ctrl-C sets the ``stop`` of the coroutine
+    function, waits for its end and is then raised; a second Ctrl-C does not wait.
+    """
+
+    @functools.wraps(asynchronous)
+    def waiting(*args: P.args, **kwargs: P.kwargs) -> T:
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        finished: Future[T] = Future()
+
+        async def main() -> T:
+            stop = asyncio.Event()
+            started.set_result((asyncio.get_running_loop(), stop))
+            return await asynchronous(*args, **{**kwargs, "stop": stop})  # type: ignore[arg-type]  # adds stop
+
+        def work() -> None:
+            try:
+                finished.set_result(asyncio.run(main()))
+            except BaseException as error:
+                finished.set_exception(error)
+
+        threading.Thread(target=work, name="blindcal", daemon=True).start()
+        try:
+            return finished.result()
+        except KeyboardInterrupt:
+            loop, stop = started.result()
+            with contextlib.suppress(RuntimeError):  # it may just have ended
+                loop.call_soon_threadsafe(stop.set)
+            stage: Any = kwargs.get("stage")
+            if stage is not None and not finished.done():
+                stage("stopping, and keeping what is under way; Ctrl-C again does not wait")
+            finished.exception()  # wait; a second Ctrl-C is raised here
+            raise
+
+    signature = inspect.signature(asynchronous)
+    parameters = [one for name, one in signature.parameters.items() if name != "stop"]
+    waiting.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # of inspect
+    waiting.__name__ = waiting.__qualname__ = asynchronous.__name__.removesuffix("_async").lstrip("_")
+    return waiting

@@ -1,0 +1,206 @@
+"""Where a model is: its base URL, the variable of its key, and what known services say of themselves."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+from blindcal.endpoints import secrets
+from blindcal.errors import InputError
+from blindcal.field_rules import Positive, check_fields
+from blindcal.text import printable
+
+Api: TypeAlias = Literal["chat", "completions"]
+
+OPENAI = "https://api.openai.com/v1"
+_PORTS = {"http": 80, "https": 443}
+_NEVER = re.compile(r"[\s\x00-\x1f\x7f\\]")  # urlsplit() takes them, or drops them without a word
+_BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a model is and how to ask it; holds no API key, only the name of its environment variable.
+
+    It is kept with a run, so one that holds a key, a password or another secret raises `InputError`.
+
+    A slash or the path of completions at the end of ``base_url`` is dropped.
+    """
+
+    base_url: Annotated[str, "Base URL of the endpoint, up to and including /v1."]
+    model: Annotated[str, "Name of the model (on Azure, of the deployment)."]
+    api: Annotated[Api, "API to call: chat messages, or plain completions for base models."] = "chat"
+    _: KW_ONLY
+    api_version: Annotated[str | None, "API version of Azure; selects Azure's URLs."] = None
+    api_key_env: Annotated[
+        str, "Environment variable that holds the API key. The key itself is never an argument."
+    ] = "OPENAI_API_KEY"
+    extra_body: Annotated[
+        Mapping[str, Any],
+        "Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a field.",
+    ] = field(default_factory=dict)
+    timeout: Annotated[Positive, "Time to wait for a reply, in seconds."] = 60.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        secrets.check_variable(self.api_key_env)
+        secrets.check_url(self.base_url)
+        secrets.check_body(self.extra_body)
+        object.__setattr__(self, "base_url", _BEYOND_BASE.sub("", self.base_url))
+
+    @property
+    def root(self) -> SplitResult:
+        """The parts of the base URL; raises an error if it cannot be one."""
+        try:
+            return web_url(self.base_url)
+        except ValueError as error:
+            raise InputError(f"base URL {self.base_url!r}: {error}") from None
+
+    @property
+    def completion_url(self) -> str:
+        """The URL that requests are sent to."""
+        url, tail = self.root, "chat/completions" if self.api == "chat" else "completions"
+        base = url.path.rstrip("/")
+        if self.api_version is None:
+            return url._replace(path=f"{base}/{tail}").geturl()
+        if "/deployments/" not in base:
+            base = f"{base.removesuffix('/openai')}/openai/deployments/{quote(self.model)}"
+        return url._replace(
+            path=f"{base}/{tail}", query=urlencode({"api-version": self.api_version})
+        ).geturl()
+
+    def key(self, environ: Mapping[str, str] = os.environ) -> str:
+        """The key that the environment holds, empty if none; raises an error if it cannot be one."""
+        key = environ.get(self.api_key_env, "").strip()
+        if not all(33 <= ord(char) < 127 for char in key):
+            raise InputError(
+                f"the value of {self.api_key_env} has characters that no API key has: set it again"
+            )
+        kept = ("base_url", "model", "api_version", "extra_body")
+        secrets.check_absent(key, **{name: getattr(self, name) for name in kept})
+        return key
+
+    def keyless_host(self, environ: Mapping[str, str] = os.environ) -> str | None:
+        """The host, if it is another machine, would be asked over https and no key is set; else ``None``."""
+        host = self.root.hostname or ""
+        keyed = environ.get(self.api_key_env, "").strip()
+        return None if self.root.scheme != "https" or is_loopback(host) or keyed else host
+
+    def check_key(self, environ: Mapping[str, str] = os.environ, *, begun: bool = False) -> None:
+        """Raise an error if the key cannot be used, or is not set for an endpoint known to require one.
+
+        A run that has ``begun`` may need no more queries, and so no key.
+        """
+        self.key(environ)
+        host = None if begun else self.keyless_host(environ)
+        if host is not None and (self.api_version is not None or service_at(self.base_url) is not None):
+            raise InputError(
+                f"{printable(host, 80)} wants an API key and {printable(self.api_key_env, 80)} is not set",
+                remedy=self.key_remedy,
+                options={"api_key_env": ...},
+            )
+
+    @property
+    def key_remedy(self) -> str:
+        """How to set the key."""
+        variable, service = printable(self.api_key_env, 80), service_at(self.base_url)
+        remedy = f"export {variable}=..., or name the variable that holds it with {{api_key_env}}"
+        if service is None or service.key_variable == self.api_key_env:
+            return remedy
+        return f"{remedy}; keys of {service.name} are usually in {service.key_variable}"
+
+
+def web_url(text: str) -> SplitResult:
+    """The parts of an http or https URL; raises `ValueError` if it is none or names no host."""
+    if _NEVER.search(text):
+        raise ValueError("it has spaces, backslashes or control characters")
+    url = urlsplit(text)
+    if url.scheme not in _PORTS or not url.hostname:
+        raise ValueError("it must start with http:// or https:// and name a host")
+    _ = url.port  # raises ValueError if it cannot be one
+    return url
+
+
+def authority(url: SplitResult) -> str:
+    """The host and the port of a URL, without a user or a password."""
+    host = url.hostname or ""
+    return f"{f'[{host}]' if ':' in host else host}:{url.port or _PORTS.get(url.scheme, 0)}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service that answers nothing without a key.
+
+    A ``host`` that begins with a dot stands for all below it. ``lacks`` are request fields that it documents
+    as refused or ignored. ``openai_ids`` says that a model with a name of OpenAI's is that model, with its
+    published token ids; there is no ``/tokenize`` to ask.
+
+    All this words advice, and saves questions whose answer is documented. It never decides how a service is
+    audited: what the probe measures always wins.
+    """
+
+    name: str
+    host: str
+    key_variable: str
+    source: str
+    _: KW_ONLY
+    lacks: frozenset[str] = frozenset()
+    openai_ids: bool = False
+
+    def lacking(self, field: str) -> str:
+        """A sentence about a request field that the service does not take; empty if it does not say so."""
+        if field not in self.lacks:
+            return ""
+        return f"{self.name} documents {field} as not supported ({self.source}, read {LOOKED_UP})"
+
+
+LOOKED_UP = "2026-11-16"
+"""When the sources of all services were read."""
+_LANGCHAIN = "https://reference.langchain.com/python/langchain-community/llms/openai/AzureOpenAI"
+_OPENROUTER = "https://openrouter.ai/docs/api-reference/overview"
+_FIREWORKS = "https://docs.fireworks.ai/guides/querying-text-models"
+_ANTHROPIC = "https://platform.claude.com/docs/en/api/openai-sdk"
+_LOGITS = frozenset({"logit_bias", "logprobs", "top_logprobs"})
+
+SERVICES = (
+    Service(
+        "OpenAI",
+        "api.openai.com",
+        "OPENAI_API_KEY",
+        "https://github.com/openai/openai-python",
+        openai_ids=True,
+    ),
+    Service("Azure OpenAI", ".openai.azure.com", "AZURE_OPENAI_API_KEY", _LANGCHAIN),
+    Service("OpenRouter", "openrouter.ai", "OPENROUTER_API_KEY", _OPENROUTER),
+    Service("Together", "api.together.xyz", "TOGETHER_API_KEY", "https://docs.together.ai/docs/logprobs"),
+    Service("Fireworks", "api.fireworks.ai", "FIREWORKS_API_KEY", _FIREWORKS),
+    Service(
+        "Groq", "api.groq.com", "GROQ_API_KEY", "https://console.groq.com/docs/openai", lacks=_LOGITS | {"n"}
+    ),
+    Service("Anthropic", "api.anthropic.com", "ANTHROPIC_API_KEY", _ANTHROPIC, lacks=_LOGITS | {"n", "seed"}),
+)
+
+
+def service_at(base_url: str) -> Service | None:
+    """The known service at a base URL, if there is one."""
+    try:
+        host = urlsplit(base_url).hostname or ""
+    except ValueError:
+        return None
+    below = (one for one in SERVICES if host == one.host or (one.host[0] == "." and host.endswith(one.host)))
+    return next(below, None)

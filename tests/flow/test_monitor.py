@@ -1,0 +1,324 @@
+"""The alarms of a stream: the same whatever the order and the batches, rarely false, and soon right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta, binom
+
+import blindcal as bc
+from blindcal.errors import InputError
+from blindcal.estimate.streams.alarms import NO_SLICE, OTHER_SLICES, Alarm, AlarmName, MonitorState
+from blindcal.estimate.streams.betting import CurveClaim, calibration_cells, question_cells
+from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
+from blindcal.estimate.streams.reference import Reference
+from blindcal.records import FloatArray, IntArray
+from blindcal.results.monitor import FOR_REFERENCE
+from fitting import asked, fitted
+from slow_betting import bin_of, found_by_e_bh
+from slow_betting import wealth_path as slow_wealth_path
+from wealth import ever_named, first_reached, wealth_path  # bench/ is a folder of scripts, not a package
+
+LEVEL = 0.05
+Curve = Callable[[FloatArray], FloatArray]
+Rows = tuple[IntArray, FloatArray, IntArray]
+
+
+def rows_of(n: int, seed: int, curve: Curve = lambda f: f) -> Rows:
+    """Labels, thresholds and answers of items whose reliability curve is known."""
+    rng = np.random.default_rng([seed, 151])
+    f, t = rng.beta(0.6, 0.7, n), rng.random(n)
+    return (rng.random(n) < curve(f)).astype(np.int64), t, (f >= t).astype(np.int64)
+
+
+def squared(f: FloatArray) -> FloatArray:
+    """The curve of a model that says yes too often."""
+    return np.asarray(f**2)
+
+
+@cache
+def reference() -> bc.LatentFit:
+    """An audit of a thousand items of an overconfident model."""
+    rng = np.random.default_rng(152)
+    p = rng.beta(0.6, 0.7, 1000)
+    labels = (rng.random(1000) < squared(p)).astype(np.int64)
+    return fitted(labels, asked(labels, p), resamples=100)
+
+
+def alarm(state: MonitorState, name: AlarmName = "calibration") -> Alarm:
+    found = state.alarm(name)
+    assert found is not None
+    return found
+
+
+def piece(rows: Rows, first: int, end: int) -> Rows:
+    labels, t, answers = rows
+    return labels[first:end], t[first:end], answers[first:end]
+
+
+def in_pieces(
+    monitor: bc.Monitor, rows: Rows, cuts: list[int], parts: Sequence[str] | None = None
+) -> MonitorState:
+    state = monitor.state()
+    for first, end in zip([0, *cuts], [*cuts, rows[0].size], strict=True):
+        mine = None if parts is None else parts[first:end]
+        state = monitor.update(*piece(rows, first, end), mine)
+    return state
+
+
+def check_same(one: MonitorState, other: MonitorState) -> None:
+    """The same alarms, slices and gaps, up to rounding."""
+    for mine, theirs in zip(one.alarms, other.alarms, strict=True):
+        assert mine.log_evidence == pytest.approx(theirs.log_evidence, abs=1e-9)
+        assert replace(mine, log_evidence=0, strongest=0) == replace(theirs, log_evidence=0, strongest=0)
+    assert one.gaps == other.gaps
+    assert {s.name: (s.labelled, s.raised_at, s.gap) for s in one.slices} == {
+        s.name: (s.labelled, s.raised_at, s.gap) for s in other.slices
+    }
+
+
+@pytest.mark.parametrize("max_ece", [None, 0.05])
+def test_the_evidence_is_that_of_a_slow_computation(max_ece: float | None) -> None:
+    """After every item, over two starting points; the fast wealth of the benchmarks is the same too."""
+    rows = rows_of(620, 1, lambda f: 0.8 * f)
+    game = CurveClaim(allowance=max_ece or 0.0).game
+    state = in_pieces(bc.Monitor(max_ece=max_ece), rows, [1, 380, 577])
+    factors = np.exp(game.log_factors).tolist()
+    cells = [4 * bin_of(t) + 2 * d + y for y, t, d in zip(*(column.tolist() for column in rows), strict=True)]
+    slow = slow_wealth_path([factors[cell] for cell in cells], game.shares.tolist(), list(range(620)))
+    path = state.paths["calibration"]
+    assert np.exp(path.log_evidence) == pytest.approx([slow[n - 1] for n in path.observations], rel=1e-9)
+    assert alarm(state).strongest == pytest.approx(max(0, *np.log(slow)), abs=1e-9)
+    assert wealth_path(game, calibration_cells(*rows)) == pytest.approx(slow, rel=1e-9)
+    raised = next((n for n, wealth in enumerate(slow, 1) if wealth >= 1 / LEVEL), None)
+    assert alarm(state).raised_at == raised
+    assert raised or max_ece
+
+
+def test_the_fast_wealth_of_the_benchmarks_is_that_of_a_monitor() -> None:
+    """Against a reference too: the calibration and the questions alarm, and slices by e-BH."""
+    rows, level = rows_of(2600, 2, lambda f: 0.5 * f), LEVEL * (1 - FOR_REFERENCE)
+    parts = [str(k) for k in np.random.default_rng(0).integers(4, size=2600)]
+    state = bc.Monitor(reference(), slices=5).update(*rows, parts)
+    known = Reference.of(reference(), LEVEL * FOR_REFERENCE)
+    cells = calibration_cells(*rows)
+    games = {
+        "calibration": wealth_path(known.curve.game, cells),
+        "questions": wealth_path(known.share.game, question_cells(*rows[1:])),
+    }
+    for name, path in games.items():
+        found = alarm(state, name)  # type: ignore[arg-type]  # the names of two alarms
+        assert found.log_evidence == pytest.approx(np.log(path[-1]), abs=1e-9)
+        assert (found.raised_at or np.inf) == first_reached(path, found.threshold)
+    evidence = np.ones((2600, 5))
+    for column in range(4):
+        mine = np.array(parts) == str(column)
+        path = wealth_path(known.curve.game, cells[mine], np.flatnonzero(mine))
+        evidence[:, column] = np.concatenate([[1.0], path])[np.cumsum(mine)]
+    named = ever_named(evidence, level)
+    assert {one.name: one.raised_at or np.inf for one in state.slices} == {
+        str(column): named[column] for column in range(4)
+    }
+    brute: dict[int, int] = {}
+    for row, each in enumerate(evidence, 1):
+        for column in found_by_e_bh(each.tolist(), level):
+            brute.setdefault(column, row)
+    assert brute == {column: at for column, at in enumerate(named) if np.isfinite(at)}
+    assert brute
+
+
+@given(st.integers(0, 10**6), st.data())
+@settings(max_examples=3)
+def test_batches_and_the_order_of_labels_change_nothing(seed: int, data: st.DataObject) -> None:
+    """Any pieces, with invalid answers and missing labels; labels in any order."""
+    rng = np.random.default_rng(seed)
+    labels, t, answers = rows_of(700, seed, squared)
+    labels[rng.random(700) < 0.2] = -1
+    answers[rng.random(700) < 0.1] = -1
+    parts = [str(k) for k in rng.integers(3, size=700)]
+    whole = bc.Monitor(reference()).update(labels, t, answers, parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, 700), min_size=1, max_size=2)))
+    check_same(in_pieces(bc.Monitor(reference()), (labels, t, answers), cuts, parts), whole)
+
+    late = bc.Monitor(reference())
+    valid = np.flatnonzero(answers != -1)
+    late.add_answers(t[valid], answers[valid], valid)
+    known = rng.permutation(valid[labels[valid] != -1])
+    late.add_labelled(labels[known], t[known], answers[known], known, [parts[k] for k in known])
+    state = late.state()
+    for mine, theirs in zip(state.alarms, whole.alarms, strict=True):
+        assert mine.log_evidence == pytest.approx(theirs.log_evidence, abs=1e-9)
+    assert (state.gaps, state.answers, state.labelled) == (whole.gaps, whole.answers, whole.labelled)
+
+
+def test_labels_of_any_kind_are_read() -> None:
+    """Booleans and numbers, and NaN for what is not known."""
+    labels, t, answers = rows_of(60, 5)
+    whole = bc.Monitor().update(labels, t, answers)
+    check_same(bc.Monitor().update(labels == 1, t, answers == 1), whole)
+    state = bc.Monitor().update(np.where(np.arange(60) < 40, labels, np.nan), t, answers)
+    check_same(state, replace(bc.Monitor().update(labels[:40], t[:40], answers[:40]), answers=60))
+    assert (state.answers, state.labelled) == (60, 40)
+
+
+def test_an_alarm_stays_raised_and_says_since_when() -> None:
+    """A change after 1,500 quiet items is dated, and stays found after calibrated items have followed."""
+    monitor = bc.Monitor()
+    assert not monitor.update(*rows_of(1500, 7)).raised
+    state = monitor.update(*rows_of(1500, 8, squared))
+    found = alarm(state)
+    assert state.raised
+    assert found.raised_at is not None
+    assert 1500 < found.raised_at < 2300
+    assert found.since is not None
+    assert 1300 < found.since <= found.raised_at
+    assert found.finding is not None
+    assert "less often" in found.finding or "wrong more often" in found.finding
+    after = alarm(monitor.update(*rows_of(8000, 9)))
+    assert after.raised_at == found.raised_at
+    assert after.strongest >= after.log_evidence
+    assert after.threshold == pytest.approx(1 / LEVEL)
+
+
+def test_each_alarm_says_what_changed() -> None:
+    """Shifted confidences raise the questions alarm, other labels the calibration alarm."""
+    rng = np.random.default_rng(11)
+    n = 3000
+    f, t = rng.beta(0.6, 0.7, n), rng.random(n)
+    same = (rng.random(n) < squared(f)).astype(np.int64)
+    higher = np.sqrt(f)  # what the model says now
+    questions = alarm(bc.Monitor(reference()).update(same, t, higher >= t), "questions")
+    assert questions.raised
+    assert "higher" in str(questions.finding)
+    other = (rng.random(n) < 0.3 * squared(f)).astype(np.int64)
+    state = bc.Monitor(reference()).update(other, t, f >= t)
+    assert [one.name for one in state.alarms if one.raised] == ["calibration"]
+    state = bc.Monitor(reference()).update(same, t, f >= t)
+    assert not state.raised
+    assert state.max_ece is None
+    assert bc.Monitor(reference(), max_ece=0).update(same, t, f >= t).raised
+
+
+def test_alarms_are_rarely_false() -> None:
+    """Labels drawn from f: of 150 streams, at most 7.5 are expected; more than 16 have a chance of 1 in 500.
+
+    Seeds 0 to 149, 1,500 items each; bench/monitored.py does it with 1,000 streams of 20,000.
+    """
+    game = CurveClaim().game
+    paths = (wealth_path(game, calibration_cells(*rows_of(1500, seed))) for seed in range(150))
+    raised = sum(bool(path.max() >= 1 / LEVEL) for path in paths)
+    assert binom.sf(16, 150, LEVEL) < 1 / 500
+    assert 0 < raised <= 16
+
+
+def test_slices_are_found_together() -> None:
+    """The bad slice is named; items beyond the highest number of slices, and without one, are counted."""
+    good, bad = rows_of(2000, 21), rows_of(2000, 22, squared)
+    labels, t, answers = (np.concatenate(pair) for pair in zip(good, bad, strict=True))
+    state = bc.Monitor().update(labels, t, answers, ["good"] * 2000 + ["bad"] * 2000)
+    assert [one.name for one in state.slices if one.raised_at] == ["bad"]
+    assert state.slices[0].gap.low is not None
+    assert state.slices[0].gap.low > 0
+    many: list[str | None] = [None if k % 5 == 4 else str(k % 5) for k in range(2000)]
+    counted = {one.name: one.labelled for one in bc.Monitor(slices=4).update(*good, many).slices}
+    assert counted == {"0": 400, "1": 400, "2": 400, OTHER_SLICES: 800}
+    assert {one.name for one in bc.Monitor().update(*good, many).slices} == {"0", "1", "2", "3", NO_SLICE}
+
+
+def test_the_endpoint_alarm_allows_for_what_the_set_up_shows() -> None:
+    """As many errors as its confidence bounds allow raise nothing; many more do, on the right side."""
+    monitor = bc.Monitor()
+    assert monitor.state().alarm("endpoint") is None
+    monitor.expect_anchors(1, 30, 0, 30)
+    most_up, most_down = (beta.ppf(1 - LEVEL * FOR_REFERENCE / 2, k + 1, 30 - k) for k in (1, 0))
+    rng = np.random.default_rng(31)
+    up = rng.random(400) < 0.5
+    wrong = rng.random(400) < 0.9 * np.where(up, most_up, most_down)
+    monitor.add_anchors(up.astype(np.int64), wrong.astype(np.int64))
+    found = alarm(monitor.state(), "endpoint")
+    assert (found.raised, found.observations) == (False, 400)
+    up = rng.random(40) < 0.5
+    wrong = ~up & (rng.random(40) < 0.9)
+    monitor.add_anchors(up.astype(np.int64), wrong.astype(np.int64))
+    found = alarm(monitor.state(), "endpoint")
+    assert found.raised_at is not None
+    assert 400 < found.raised_at <= 440
+    assert "leans to the positive" in str(found.finding)
+
+
+def test_intervals_of_gaps_hold_at_all_times() -> None:
+    """Of 60 streams, at least 57 are expected to hold at every look; fewer than 52 has a chance of 1 in 100.
+
+    Seeds 0 to 59, 600 items each, 6 looks; of all items and of confident ones in turn.
+    """
+    many = np.random.default_rng(41).beta(0.6, 0.7, 1_000_000)
+    looks = np.unique(np.geomspace(5, 600, 6).astype(int))
+    held = 0
+    for seed in range(60):
+        name = ("all items", "confidence above 0.5")[seed % 2]
+        weight = RANGES[name](many)
+        truth = float(((many - squared(many)) * weight).sum() / weight.sum())
+        rows, counts, inside = rows_of(600, seed, squared), GapCounts(), True
+        for first, end in zip([0, *looks], looks, strict=False):
+            counts.add(*piece(rows, first, int(end)))
+            inside &= truth in counts.gap(RANGES[name], 1 - LEVEL)
+        held += inside
+    assert binom.cdf(51, 60, 0.95) < 1 / 100
+    assert held >= 52
+
+
+def test_nothing_is_claimed_without_labels() -> None:
+    """No answers, and answers without labels: no evidence, and every gap is possible."""
+    for monitor in (bc.Monitor(), bc.Monitor(reference())):
+        for rows in (([], [], []), ([-1, -1], [0.3, 0.6], [1, 0])):
+            state = monitor.update(*rows)
+            assert not state.raised
+            assert alarm(state).log_evidence == 0
+            assert all((one.gap.low, one.gap.high) == (-1, 1) for one in state.gaps)
+        assert (state.answers, state.labelled) == (2, 0)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.5, 1.0])
+def test_one_item_proves_nothing(t: float) -> None:
+    """The least and the highest threshold too."""
+    for label, answer in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        state = bc.Monitor(reference(), max_ece=0).update([label], [t], [answer])
+        assert not state.raised
+        assert all(np.isfinite(one.log_evidence) for one in state.alarms)
+        assert all(0 in one.gap for one in state.gaps)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_all_labels_may_be_equal(label: int) -> None:
+    """A model that is sure and right is calibrated; one that says one half is not."""
+    t = np.random.default_rng(51).random(800)
+    labels = np.full(800, label)
+    assert not bc.Monitor().update(labels, t, labels).raised
+    state = bc.Monitor().update(labels, t, t <= 0.5)
+    assert state.raised
+    assert 0.5 - label in state.gaps[0].gap
+    assert 0 not in state.gaps[0].gap
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (([0, 1], [0.5], [1]), "answers"),
+        (([0], [1.5], [1]), "thresholds"),
+        (([0], [0.5], [1], ["a", "b"]), "parts"),
+        (([0] * 500, np.random.default_rng(61).beta(2, 2, 500), [1] * 500), "spread evenly"),
+    ],
+)
+def test_wrong_input_is_named(rows: Any, why: str) -> None:
+    """Columns of different lengths, what is no probability, and thresholds that are not spread evenly."""
+    with pytest.raises(InputError, match=why):
+        bc.Monitor().update(*rows)
+    with pytest.raises(InputError, match="max_ece"):
+        bc.Monitor(max_ece=1)

@@ -1,0 +1,239 @@
+"""The command ``blindcal watch``: what it prints, how it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from blindcal.cli import watch as watch_command
+from blindcal.report.watch_page import look_line
+from blindcal.results.watch_result import WatchResult
+from commanding import blindcal, refusal
+from deciding import audited, model, serving, write_items
+from watched_streams import quiet_result, watch_result
+
+Look = Callable[[WatchResult], None]
+Looks = Callable[..., dict[str, Any]]
+ASKED, STREAMED = 200, 120
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A finished audit of some questions, at an endpoint that answers those of ``stream.jsonl`` too."""
+    folder = tmp_path_factory.mktemp("reference")
+    labels, p = model(ASKED + STREAMED, 0)
+    items = write_items(folder / "items.jsonl", labels)
+    lines = items.read_text().splitlines(keepends=True)
+    first = folder / "first.jsonl"
+    first.write_text("".join(lines[:ASKED]))
+    (folder / "stream.jsonl").write_text("".join(lines[ASKED:]))
+    with serving(items, p) as server:
+        yield audited(first, server, folder / "run", method="latent")
+
+
+@pytest.fixture(scope="module")
+def alarming(tmp_path_factory: pytest.TempPathFactory) -> WatchResult:
+    """A watch whose calibration and slices are raised."""
+    return watch_result(tmp_path_factory.mktemp("alarming"), overconfident=True)
+
+
+@pytest.fixture(scope="module")
+def folder(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a watch in two looks."""
+    folder = tmp_path_factory.mktemp("watch") / "out"
+    stream = reference.parent / "stream.jsonl"
+    done = blindcal("watch", stream, "--reference", reference, "--out", folder, "--every", STREAMED // 2)
+    assert done.exit_code == 0, done.output
+    assert re.findall(r"^[-\d]+ [:\d]+ (look \d):", done.stdout, re.M) == ["look 1", "look 2"]
+    return folder
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Looks:
+    """Replace the watch by one that only looks at these results; returns what it was called with."""
+
+    def install(*results: WatchResult, interrupted: bool = False) -> dict[str, Any]:
+        called: dict[str, Any] = {}
+
+        def fake(stream: Path, reference: Path, *, on_look: Look, out: Path, **more: Any) -> WatchResult:
+            called.update(stream=stream, reference=reference, out=out, **more)
+            out.mkdir(parents=True, exist_ok=True)
+            for result in results:
+                on_look(replace(result, folder=str(out)))
+            if interrupted:
+                raise KeyboardInterrupt
+            return replace(results[-1], folder=str(out))
+
+        monkeypatch.setattr(watch_command, "watch", fake)
+        monkeypatch.setattr(watch_command, "write_watch_page", lambda _: None)
+        monkeypatch.chdir(tmp_path)
+        return called
+
+    return install
+
+
+def test_one_line_per_look(looks: Looks, reference: Path, tmp_path: Path) -> None:
+    """Standard output has one line per look, with counts and each alarm; messages go elsewhere."""
+    quiet = quiet_result(tmp_path)
+    looks(quiet, replace(quiet, look=8))
+    done = blindcal("watch", "in.jsonl", "--reference", reference)
+    assert done.exit_code == 0, done.output
+    first, second = done.stdout.splitlines()
+    assert first.startswith("2026-11-16 12:30 look 7: 1,500 answers, 1,500 labelled, 28 waiting; endpoint")
+    assert "look 8:" in second
+    assert "calibration quiet (1 of 20)" in first
+    assert re.search(r"^files +watches/.*: .*watch.html$", done.stderr, re.M)
+
+
+def test_an_alarm_says_what_to_do(looks: Looks, reference: Path, alarming: WatchResult) -> None:
+    """Each line names the alarm; what to do is said once, on standard error; the exit status is 4."""
+    looks(alarming, replace(alarming, look=8, stopped="replies kept failing"))
+    done = blindcal("watch", "in.jsonl", "--reference", reference)
+    assert done.exit_code == 4
+    alarm = alarming.state.alarm("calibration")
+    assert alarm is not None
+    assert alarm.since is not None
+    for line in done.stdout.splitlines():
+        assert f"calibration RAISED since about item {alarm.since + 1:,} (2026-11-14)" in line
+        assert re.search(r"slices RAISED \w+", line)
+    assert done.stderr.count("ALARM calibration: Raised after") == 1
+    assert "Certificates from before the change no longer hold." in done.stderr
+    looks(alarming)
+    done = blindcal("watch", "in.jsonl", "--reference", reference, "--quiet")
+    assert (done.exit_code, done.output) == (4, "")
+
+
+def test_json_is_one_result_per_line(looks: Looks, reference: Path, alarming: WatchResult) -> None:
+    """Each line of --json is a whole result."""
+    looks(quiet_result(Path("x")), alarming)
+    done = blindcal("watch", "in.jsonl", "--reference", reference, "--json", "--quiet", "--out", "here")
+    shown = [msgspec.json.decode(line, type=WatchResult) for line in done.stdout.splitlines()]
+    assert shown[1] == replace(alarming, folder="here")
+    assert [result.raised for result in shown] == [False, True]
+    assert done.stderr == ""
+
+
+def test_how_it_ends(looks: Looks, reference: Path, tmp_path: Path) -> None:
+    """Stopped early 3, a changed fact 4, Ctrl-C 130 after the last look: nothing is lost."""
+    quiet = quiet_result(tmp_path)
+    looks(replace(quiet, stopped="replies kept failing"))
+    done = blindcal("watch", "in.jsonl", "--reference", reference)
+    assert done.exit_code == 3
+    assert "replies kept failing; the same command goes on" in done.stderr
+    looks(replace(quiet, facts=("replies name another model.",)))
+    done = blindcal("watch", "in.jsonl", "--reference", reference)
+    assert done.exit_code == 4
+    assert "endpoint RAISED replies name another model;" in done.stdout
+    looks(quiet, interrupted=True)
+    done = blindcal("watch", "in.jsonl", "--reference", reference, "--follow")
+    assert done.exit_code == 130
+    assert len(done.stdout.splitlines()) == 1
+    assert "everything answered is kept" in done.stderr
+
+
+@pytest.mark.parametrize("status", [0, 9])
+def test_the_command_of_an_alarm_changes_no_exit_status(
+    looks: Looks, reference: Path, alarming: WatchResult, tmp_path: Path, status: int
+) -> None:
+    """It gets the look of the alarm, and says whether it succeeded."""
+    called = looks(alarming)
+    command = f"cat > look.json; exit {status}"
+    done = blindcal("watch", "in.jsonl", "--reference", reference, "--quiet", "--on-alarm", command)
+    assert done.exit_code == 4
+    assert asyncio.run(called["on_alarm"](alarming)) is (status == 0)
+    assert msgspec.json.decode((tmp_path / "look.json").read_bytes(), type=WatchResult) == alarming
+
+
+def test_the_same_command_goes_on(reference: Path, folder: Path) -> None:
+    """With nothing new there is nothing to ask, and the same numbers come out; another level is refused."""
+    before = WatchResult.load(folder)
+    again = ["watch", reference.parent / "stream.jsonl", "--reference", reference, "--out", folder]
+    done = blindcal(*again, "--json", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert msgspec.json.decode(done.stdout, type=WatchResult) == before
+    assert (before.answered, before.labelled) == (STREAMED, STREAMED)
+    assert before.window is not None
+    refused = blindcal(*again, "--alpha", 0.01)
+    assert refused.exit_code == 1
+    assert "level" in refusal(refused)
+
+
+def test_status_and_report_know_a_watch(folder: Path, tmp_path: Path) -> None:
+    """Status shows its last line; report writes its page and figures again, and has no tables of it."""
+    done = blindcal("status", folder)
+    assert done.exit_code == 0, done.output
+    assert f"look       {look_line(WatchResult.load(folder))}" in done.stdout
+    assert "method     watches a stream" in done.stdout
+    assert "None" not in done.stdout
+    status = json.loads(blindcal("status", folder, "--json").stdout)
+    assert (status["look"]["raised"], status["items"]) == (False, STREAMED)
+    page, figures = tmp_path / "page.html", tmp_path / "figures"
+    done = blindcal("report", folder, "--out", page, "--figures", figures)
+    assert done.exit_code == 0, done.output
+    assert page.read_bytes() == (folder / "watch.html").read_bytes()
+    names = {path.name for path in figures.iterdir()}
+    assert {"evidence-endpoint.svg", "evidence-calibration.png", "gaps.svg", "window.png"} <= names
+    assert "its numbers are in watch.json" in refusal(blindcal("report", folder, "--csv", tmp_path))
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(reference: Path, folder: Path) -> None:
+    """The watch goes on, and the next look tries again."""
+    (folder / "watch.html").unlink()
+    (folder / "watch.html").mkdir()
+    stream = reference.parent / "stream.jsonl"
+    done = blindcal("watch", stream, "--reference", reference, "--out", folder, "--quiet")
+    assert done.exit_code == 0
+    assert re.search(r"^warning: .*watch.html.*; the next look tries again$", done.stderr, re.M)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([], "Missing argument 'STREAM'"),
+        (["in.jsonl", "--max-cost-per-day", "1"], "--max-cost-per-day requires --prices"),
+        (["in.jsonl", "--rate", "0"], "--rate"),
+        (["in.jsonl", "--alpha", "1"], "--alpha"),
+    ],
+)
+def test_wrong_command_lines(
+    looks: Looks, reference: Path, tmp_path: Path, arguments: list[str], why: str
+) -> None:
+    """What does not fit together is said in one sentence, and nothing is watched."""
+    called = looks(quiet_result(tmp_path))
+    done = blindcal("watch", *arguments, "--reference", reference)
+    assert done.exit_code == 2
+    assert why in refusal(done)
+    assert called == {}
+
+
+def test_options_reach_the_watch(looks: Looks, reference: Path, tmp_path: Path) -> None:
+    """Every option of the command is a parameter of the watch; a missing reference names the cure."""
+    called = looks(quiet_result(tmp_path))
+    options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --by topic --every 50 --rpm 90 --force"
+    priced = "--max-cost-per-day 2 --prices 1,4 --labels l.csv --concurrency 3"
+    done = blindcal("watch", "in.jsonl", "--reference", reference, *options.split(), *priced.split())
+    assert done.exit_code == 0, done.output
+    wanted = {
+        "rate": 0.05,
+        "level": 0.01,
+        "max_ece": 0.1,
+        "by_field": "topic",
+        "every": 50,
+        "force": True,
+        "follow": False,
+        "max_cost_per_day": 2.0,
+        "labels": Path("l.csv"),
+        "on_alarm": None,
+    }
+    assert {name: called[name] for name in wanted} == wanted
+    assert (called["limits"].rpm, called["limits"].concurrency) == (90, 3)
+    assert (called["prices"].input, called["prices"].output) == (1.0, 4.0)
+    assert "no such run" in refusal(blindcal("watch", "in.jsonl", "--reference", tmp_path / "nothing"))

@@ -1,0 +1,81 @@
+"""Decisions by the embedded model, for real: each is the one that its hidden log-odds give."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from blindcal.asking.limits import Limits
+from blindcal.auditing.prepare import Prepared
+from blindcal.certifying.decide import decide
+from blindcal.endpoints import tokens, vocabulary
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.local_server import Served, ServerSettings, serve
+from blindcal.items.catalogue import builtin
+from blindcal.items.files import load
+from blindcal.records import FloatArray, Item, Request, Targets
+from blindcal.results.certificate import AskedAs, Certificate
+from blindcal.scoring.logprobs import Reader, log_odds
+from blindcal.settings import Settings
+from blindcal.store.run_store import ServedModel
+from certified_runs import certificate, near, ruled, side
+from serving import model_or_skip
+
+N = 24
+
+
+def write_questions(path: Path, n: int) -> Path:
+    """Write the first built-in questions without their labels."""
+    records = ({"id": one["id"], "prompt": one["prompt"]} for one in builtin(n))
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return path
+
+
+async def hidden(served: Served, items: list[Item]) -> tuple[Targets, FloatArray, ServedModel]:
+    """The tokens of Yes and No, the log-odds that the server computes for each item, and its own name."""
+    async with HttpEndpoint(Address(served.base_url, served.model, "completions")) as endpoint:
+        encode = vocabulary.served(endpoint, served.model)
+        yes, no = await tokens.candidates("Yes", encode), await tokens.candidates("No", encode)
+        targets = Targets(yes[:1], no[:1])
+        reader = await Reader.open(endpoint, items[0], targets)
+        found = [log_odds(targets, (await reader.read(item)).logprobs)[0] for item in items]
+        said = await endpoint.ask(Request(items[0].messages))
+        return targets, np.array(found), ServedModel(said.model or "", said.fingerprint or "")
+
+
+def ruling(served: Served, path: Path) -> tuple[Certificate, FloatArray]:
+    """A certificate with two thresholds that split the items in thirds, and their hidden probabilities."""
+    settings = Settings(model=served.model, base_url=served.base_url, api="completions", method="latent")
+    loaded = load(path, settings.prompt, labelled=False)
+    config = settings.resolved(len(loaded)).fixed(loaded)
+    targets, odds, name = asyncio.run(hidden(served, list(loaded)))
+    third, sorted_odds = odds.size // 3, np.sort(odds)
+    between = [sorted_odds[[k, k + 1]].mean() for k in (third, 2 * third)]
+    lower, upper = (1 / (1 + np.exp(-np.array(between)))).tolist()
+    ready = msgspec.to_builtins(Prepared(targets=targets, max_shift=50.0))
+    rule = certificate(
+        accept=side(upper, 1 / 3),
+        reject=side(lower, 1 / 3),
+        model=served.model,
+        served=(name,),
+        settings=AskedAs(config, ready),
+    )
+    return replace(rule, expires=rule.expires.replace(year=2999)), 1 / (1 + np.exp(-odds))
+
+
+def test_each_decision_follows_the_hidden_log_odds(tmp_path: Path) -> None:
+    """Accepted, rejected and abstained from as the certified rule says; no item is at a threshold."""
+    path = write_questions(tmp_path / "questions.jsonl", N)
+    with serve(model_or_skip(), ServerSettings(context=512, threads=1)) as served:
+        rule, p = ruling(served, path)
+        found = decide(rule, path, out=tmp_path / "out", limits=Limits(concurrency=2), timeout=600)
+    assert near(p, rule, within=1e-4) == 0
+    assert [one.decision for one in found] == ruled(p, rule)
+    assert min(found.accepted, found.rejected, found.abstained) >= N // 4
+    assert not found.forced

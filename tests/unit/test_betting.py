@@ -1,0 +1,287 @@
+"""Bets against a claim: fair if it holds, and the wealth is that of an independent slow computation."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, logit, ndtr
+
+import slow_betting as slow
+from blindcal.estimate.streams.betting import (
+    BINS,
+    EDGES,
+    IN_THE_LARGE,
+    RATIOS,
+    CurveClaim,
+    Game,
+    ShareClaim,
+    anchor_cells,
+    anchor_game,
+    calibration_cells,
+    likelihood_ratios,
+    question_cells,
+    share_ratios,
+)
+from blindcal.estimate.streams.e_process import EProcess, discoveries
+from blindcal.records import FloatArray, IntArray, Noise
+
+LEVEL = 0.05
+CURVE = np.interp(EDGES, [0, 0.3, 0.8, 1], [0.1, 0.25, 0.9, 0.95])
+BAND = np.interp(EDGES, [0, 0.5, 1], [0.05, 0.1, 0.02])
+CLAIMS = {
+    "perfect": CurveClaim(),
+    "curve": CurveClaim(CURVE),
+    "max_ece": CurveClaim(allowance=0.07),
+    "band": CurveClaim(CURVE, BAND),
+}
+CONFIDENCES = (0.0, 1e-6, 0.25, 1 / 3, 0.5, 0.7031, 1.0)
+
+
+def path_of(game: Game, cells: IntArray, places: IntArray, spacing: int = 500) -> FloatArray:
+    return np.exp(EProcess(game.shares, LEVEL, spacing).add(game.log_factors[cells], places))
+
+
+@cache
+def tables(name: str) -> FloatArray:
+    """The gains of a claim's bets, with axes (bet, bin, answer, label)."""
+    return np.stack([bet.gains.reshape(BINS, 2, 2) for bet in CLAIMS[name].game.bets])
+
+
+def means(gains: FloatArray, f: float, positive: float, yes: FloatArray | None = None) -> FloatArray:
+    """The mean gain of every bet; ``yes`` is the share of positive answers in each bin."""
+    if yes is None:
+        yes = np.array([float(slow.chance_of_yes(f, k)) for k in range(BINS)])
+    chances = np.stack([1 - yes, yes], 1) / BINS
+    return np.asarray(np.einsum("sbay,ba,y->s", gains, chances, [1 - positive, positive]))
+
+
+def in_the_large(curve: FloatArray) -> list[float]:
+    cells = [(k, d, y) for k in range(BINS) for d in (0, 1) for y in (0, 1)]
+    return [slow.in_the_large(curve.tolist(), *cell) for cell in cells]
+
+
+# Fairness
+
+
+@pytest.mark.parametrize("f", CONFIDENCES)
+def test_betting_in_the_large_is_fair_at_every_confidence(f: float) -> None:
+    """The mean is exactly 0 if E[Y|f] is the curve; a limit of the ECE is paid for, and just breaks even."""
+    for name, curve in (("perfect", EDGES), ("curve", CURVE)):
+        chance = float(np.interp(f, EDGES, curve))
+        assert means(tables(name)[:2], f, chance) == pytest.approx(0, abs=1e-12)
+        assert tables(name)[0].ravel() == pytest.approx(in_the_large(curve), abs=1e-12)
+    for chance in np.clip([f - 0.07, f, f + 0.07], 0, 1):
+        assert means(tables("max_ece"), f, chance).max() <= 1e-12
+    if f >= 0.07:
+        assert means(tables("max_ece"), f, f - 0.07)[0] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["perfect", "curve"])
+def test_no_likelihood_ratio_has_a_mean_above_one(name: str) -> None:
+    """At every confidence, also inside the bins, where the mean is a parabola; somewhere it is 1."""
+    highest = np.full(len(tables(name)) - 2, -np.inf)
+    for f in np.unique([*np.linspace(0, 1, 60 * 16 + 1), *CONFIDENCES]):
+        chance = float(np.interp(f, EDGES, CLAIMS[name].curve))
+        highest = np.maximum(highest, means(tables(name)[2:], f, chance))
+    assert highest.max() <= 1e-12
+    assert highest.min() > -0.01  # little is given away
+
+
+def test_a_likelihood_ratio_is_that_of_a_slow_computation() -> None:
+    """The ratio of an alternative and the closest calibrated law, up to the factor that makes it fair."""
+    ratios, meanings = likelihood_ratios(EDGES)
+    place = 7 + 2  # the second distribution of the confidence, the third distortion
+    assert (meanings[place].shift, meanings[place].slope) == (0, 0.3)
+    factor = ratios[place].ravel() / slow.closest_ratio(0.3, 0.3, 0.0, 0.3, 500)
+    assert factor == pytest.approx(factor[0], rel=1e-9)
+    assert 0.98 < factor[0] <= 1
+
+
+def test_a_mean_deviation_is_paid_for_however_it_is_spread() -> None:
+    """The limit holds for the mean over confidences: a large gap at few of them wins nothing either."""
+    for far, f in ((0.3, 0.9), (0.6, 0.65)):
+        bad, rest = means(tables("max_ece"), f, f - far), means(tables("max_ece"), 0.4, 0.4)
+        share = 0.07 / far
+        assert (share * bad + (1 - share) * rest).max() <= 1e-12
+
+
+@pytest.mark.parametrize("k", [0, 18, 45, 60])
+def test_a_band_is_paid_for(k: int) -> None:
+    """No bet wins on average anywhere in the band; in the large, one just breaks even at its edge."""
+    f, middle, half = float(EDGES[k]), float(CURVE[k]), float(BAND[k])
+    for chance in np.clip([middle - half, middle, middle + half], 0, 1):
+        assert means(tables("band"), f, chance).max() <= 1e-12
+    assert means(tables("band"), f, middle - half)[0] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("noise", "most"), [(Noise(0.2, 0.0), np.inf), (Noise(0.0, 0.02), 5), (Noise(0.5, 0.01), 5)]
+)
+def test_noise_is_paid_for(noise: Noise, most: float) -> None:
+    """With noisy answers and a largest shift, no bet wins on average, whatever f is."""
+    game = CurveClaim(noise=noise, max_shift=most).game
+    gains = np.stack([bet.gains.reshape(BINS, 2, 2) for bet in game.bets])
+    node, weight = np.polynomial.legendre.leggauss(10)
+    pieces = 200  # of each bin
+    edges = np.linspace(0, 1, BINS * pieces + 1)
+    t = edges[:-1, None] + (node + 1) / 2 / (BINS * pieces)
+    highest = np.full(len(gains), -np.inf)
+    for f in expit(np.linspace(-9, 9, 73)):
+        away = logit(f) - np.clip(logit(t), -most, most)
+        clean = ndtr(away / noise.jitter) if noise.jitter else (away >= 0).astype(float)
+        rate = noise.flip_rate + (1 - 2 * noise.flip_rate) * clean
+        yes = (rate @ weight / 2).reshape(BINS, pieces).mean(axis=1)
+        highest = np.maximum(highest, means(gains, f, float(f), yes))
+    assert highest.max() <= 0
+
+
+@given(st.integers(0, 10**6))
+def test_a_ratio_of_shares_has_a_mean_of_at_most_one(seed: int) -> None:
+    """Also where an answer is impossible, or all but impossible, under one of the two."""
+    rng = np.random.default_rng(seed)
+    share, other = (
+        np.where(rng.random(BINS) < 0.3, rng.choice([0, 1e-5, 0.999, 1], BINS), rng.random(BINS))
+        for _ in range(2)
+    )
+    ratios = share_ratios(share, other[None])[0]
+    assert (ratios >= 0).all()
+    assert ((1 - share) * ratios[:, 0] + share * ratios[:, 1]).max() <= 1 + 1e-12
+
+
+# The wealth
+
+
+def slow_factors(name: str) -> tuple[list[float], list[list[float]]]:
+    """Shares of all stakes, and what each cell multiplies them by; betting in the large is computed anew."""
+    game, large = CLAIMS[name].game, name in ("perfect", "curve")
+    shares, columns = [], []
+    for place, bet in enumerate(game.bets):
+        gains = bet.gains.tolist()
+        if large and place < 2:
+            gains = [(1 - 2 * place) * gain for gain in in_the_large(CLAIMS[name].curve)]
+        stakes = slow.stakes_of(gains, IN_THE_LARGE if place < 2 else RATIOS)
+        share = 1 / 4 if place < 2 else 1 / 2 / (len(game.bets) - 2)
+        for stake in stakes:
+            shares.append(share / len(stakes))
+            columns.append([1 + stake * gain for gain in gains])
+            assert min(columns[-1]) >= 0  # no bet can lose more than all
+    return shares, [list(row) for row in zip(*columns, strict=True)]
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_wealth_is_that_of_a_slow_computation_after_every_item(name: str) -> None:
+    """Several starting points; items in order, and as labels come late and out of order."""
+    rng = np.random.default_rng([0, 15])
+    f, t = rng.beta(0.6, 0.7, 240), rng.random(240)
+    labels, d = (rng.random(240) < f).astype(np.int64), (f >= t).astype(np.int64)
+    labels[100:] = np.maximum(labels[100:], (t[100:] > 0.6).astype(np.int64))  # something to find
+    shares, factors = slow_factors(name)
+    cells = calibration_cells(labels, t, d)
+    rows = [factors[4 * slow.bin_of(t[k]) + 2 * d[k] + labels[k]] for k in range(240)]
+    assert sum(shares) == pytest.approx(1)
+    for places in (np.arange(240), np.random.default_rng(1).permutation(240)):
+        expected = slow.wealth_path(rows, shares, places.tolist(), 7)
+        assert path_of(CLAIMS[name].game, cells, places, 7) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_mixture_over_starting_points_is_exact() -> None:
+    """In fractions, without any rounding, far beyond the even starting points."""
+    game = anchor_game(0.05, 0.1)
+    cells = np.random.default_rng(3).integers(4, size=90)
+    factors = [[Fraction(float(x)) for x in row] for row in np.exp(game.log_factors)]
+    shares = [Fraction(float(x)) for x in game.shares]
+    expected = slow.wealth_path([factors[cell] for cell in cells], shares, list(range(90)), 2)
+    assert path_of(game, cells, np.arange(90), 2) == pytest.approx(expected, rel=1e-12)
+
+
+def test_questions_have_the_wealth_of_a_slow_computation() -> None:
+    """Ratios of the shares of positive answers, less the band, in bins of the threshold."""
+    rng = np.random.default_rng(5)
+    share = np.linspace(0.95, 0.1, BINS)
+    others = np.stack([np.clip(share * factor, 0, 1) for factor in (0.5, 0.8, 0.9, 1.02, 0.95, 0.7)])
+    width, band = np.full(BINS, 0.01), np.array([1, 2, 0.5, 1, 0, 3.0])
+    game = ShareClaim(share, width, band, others).game
+    t, d = rng.random(200), (rng.random(200) < 0.4).astype(np.int64)
+    by_bet: list[list[float]] = [[] for _ in others]
+    for p, *qs in zip(share, *others, strict=True):
+        for answer in (0, 1):
+            for bet, q in enumerate(qs):
+                ratio = q / p if answer else (1 - q) / (1 - p)
+                slack = band[bet] * 0.01 * abs(q / p - (1 - q) / (1 - p))
+                by_bet[bet].append(float(ratio - 1 - slack))
+    cells = [2 * slow.bin_of(at) + answer for at, answer in zip(t, d, strict=True)]
+    rows = [
+        [1 + stake * gains[cell] for gains in by_bet for stake in slow.stakes_of(gains, RATIOS)]
+        for cell in cells
+    ]
+    expected = slow.wealth_path(rows, [1 / 12] * 12, list(range(200)), 11)
+    assert path_of(game, question_cells(t, d), np.arange(200), 11) == pytest.approx(expected, rel=1e-9)
+
+
+def test_anchors_have_the_wealth_of_a_slow_computation() -> None:
+    """Bets on more wrong answers above the flips, below them, and in both places."""
+    rng = np.random.default_rng(6)
+    above, wrong = (rng.random(60) < 0.5).astype(np.int64), (rng.random(60) < 0.3).astype(np.int64)
+    rows = []
+    for up, bad in zip(above.tolist(), wrong.tolist(), strict=True):
+        excess = bad - (0.05 if up else 0.1)
+        bets = ((excess if up else 0) / 0.05, (0 if up else excess) / 0.1, excess / 0.1)
+        rows.append([1 + stake * bet for bet in bets for stake in (0.3, 0.7)])
+    expected = slow.wealth_path(rows, [1 / 6] * 6, list(range(60)), 11)
+    found = path_of(anchor_game(0.05, 0.1), anchor_cells(above, wrong), np.arange(60), 11)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1), st.integers(0, 1)), min_size=1, max_size=40)
+
+
+@given(ROWS, st.data())
+@settings(max_examples=60)
+def test_neither_order_nor_batches_change_the_wealth(
+    rows: list[tuple[int, float, int]], data: st.DataObject
+) -> None:
+    """The wealth after all items is the same in any order, and every value is the same in any pieces."""
+    game, places = CLAIMS["perfect"].game, np.arange(len(rows))
+    labels, t, answers = (np.array(column) for column in zip(*rows, strict=True))
+    factors = game.log_factors[calibration_cells(labels, t, answers)]
+    whole, other, pieces = (EProcess(game.shares, LEVEL, 6) for _ in range(3))
+    path = whole.add(factors, places)
+    order = np.array(data.draw(st.permutations(range(len(rows)))))
+    other.add(factors[order], places[order])
+    assert other.log_evidence == pytest.approx(whole.log_evidence, abs=1e-9)
+    cut = data.draw(st.integers(0, len(rows)))
+    for part in (slice(0, cut), slice(cut, None)):
+        pieces.add(factors[part], places[part])
+    assert pieces.path == pytest.approx(path, abs=1e-9)
+    assert (pieces.raised_at, pieces.observations) == (whole.raised_at, whole.observations)
+    assert pieces.strongest == pytest.approx(whole.strongest, abs=1e-9)
+
+
+def test_an_alarm_stays_raised() -> None:
+    """What was reached once counts, however much is lost later; the strongest evidence never falls."""
+    game, n = CLAIMS["perfect"].game, 400
+    cell = calibration_cells(np.zeros(n, np.int64), np.full(n, 0.5), np.ones(n, np.int64))
+    surely_wrong = game.log_factors[cell]
+    wealth = EProcess(game.shares, LEVEL)
+    path = wealth.add(surely_wrong, np.arange(n))
+    at, strongest = wealth.raised_at, wealth.strongest
+    assert at is not None
+    assert path[at - 1] >= -np.log(LEVEL) > path[at - 2]
+    wealth.add(-np.abs(surely_wrong), np.arange(n, 2 * n))
+    assert wealth.log_evidence < 0
+    assert (wealth.raised_at, wealth.strongest) == (at, strongest)
+
+
+@given(st.lists(st.floats(0, 2000), min_size=1, max_size=9), st.sampled_from([0.01, 0.05, 0.2]))
+def test_e_bh_is_as_defined(evidence: list[float], level: float) -> None:
+    """Discoveries are the largest set whose members all have evidence of K / (level * size)."""
+    with np.errstate(divide="ignore"):
+        chosen = discoveries(np.log(evidence), level)
+    sizes = range(1, len(evidence) + 1)
+    near = any(abs(e * level * size / len(evidence) - 1) < 1e-12 for e in evidence for size in sizes)
+    assert near or set(chosen.tolist()) == slow.found_by_e_bh(evidence, level)
