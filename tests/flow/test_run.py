@@ -442,7 +442,11 @@ def test_what_a_query_costs_need_not_be_known_before(money: float, concurrency: 
     limits = Limits(concurrency=concurrency, max_cost=money)
     outcome, _ = asyncio.run(ask_all(fake, tmp_path, limits=limits, prices=prices))
     assert outcome.stopped == Stopped(f"max_cost = {money:g} reached", "max_cost")
-    assert money - 3 * prices.cost(Usage(1, 1, 150, 1)) < prices.cost(outcome.usage) <= money
+    assert (
+        money - 3 * prices.cost(Usage(queries=1, attempts=1, prompt_tokens=150, completion_tokens=1))
+        < prices.cost(outcome.usage)
+        <= money
+    )
 
 
 def test_a_request_limit_is_kept(tmp_path: Path) -> None:

@@ -113,7 +113,12 @@ class PlanInputs:
             seconds = self.throughput.seconds(queries + controls, 0)
             return Plan(n, queries, probes, None, None, False, None, seconds, expected, controls)
         asked, probed = (
-            Usage(k, k, round(self.tokens.prompt * k), round(self.tokens.completion * k))
+            Usage(
+                queries=k,
+                attempts=k,
+                prompt_tokens=round(self.tokens.prompt * k),
+                completion_tokens=round(self.tokens.completion * k),
+            )
             for k in (queries + controls, probes)
         )
         both = asked + probed
