@@ -1,6 +1,6 @@
 """Audits of recorded models over HTTP and from files, which must agree to the last digit.
 
-    python bench/replayed.py [--only boolq]
+    python bench/replayed.py
 
 The server answers from a real model's recorded logits as an opaque API would. `latent` audits all of BoolQ
 and of binarised MMLU (by subject) with one query per item, seed 0.
@@ -8,7 +8,7 @@ and of binarised MMLU (by subject) with one query per item, seed 0.
 
 from __future__ import annotations
 
-from record import Cell, parser, record, table
+from record import options, record, table
 
 import tempfile
 import time
@@ -19,7 +19,6 @@ from pathlib import Path
 import blindcal as bc
 from blindcal.items import catalogue
 from blindcal.items.record_format import RecordFormat
-from blindcal.report.page import PAGE_FILE
 from blindcal.reproduce import sources
 from blindcal.reproduce.sources import Source
 from blindcal.simulation import replay
@@ -41,60 +40,31 @@ def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
         )
 
 
-def one_query(source: Source, shared: Path) -> list[Cell]:
-    """`latent` with one query per item: the estimate, its interval, and whether `simulate` agrees."""
-    begin = time.perf_counter()
-    with served(source, shared) as settings, tempfile.TemporaryDirectory() as out:
-        result = bc.audit(source.data, settings, out=out)
-        took = time.perf_counter() - begin
-        size = (Path(out) / PAGE_FILE).stat().st_size
-    direct = bc.simulate("latent", source.labels, source.probabilities("pair"), repeats=1)
-    ece = result.ece
-    assert ece.low is not None
-    assert ece.high is not None
-    return [
-        source.name,
-        source.n,
-        len(result.parts) or None,
-        direct.oracle,
-        float(ece),
-        direct.estimates[0],
-        "yes" if ece.value == direct.estimates[0] else "NO",
-        (ece.low, ece.high),
-        result.seconds,
-        took - result.seconds,
-        size / 1000,
-    ]
-
-
-ONE_QUERY = {
-    "model and set": "{}",
-    "items": "{:,}",
-    "parts": "{}",
-    "oracle": "{:.4f}",
-    "over HTTP": "{:.6f}",
-    "`simulate`": "{:.6f}",
-    "equal": "{}",
-    "95% interval": "{:.4f} to {:.4f}",
-    "asked in": "{:.0f} s",
-    "everything else": "{:.0f} s",
-    "page": "{:,.0f} kB",
-}
-
-
 def main() -> None:
-    """Audit each recorded model, and record the table."""
-    options = parser(__doc__)
-    options.add_argument("--only", default="", help="part of a file's name")
-    arguments = options.parse_args()
-    found = [
-        sources.read(path)
-        for path in sources.find([arguments.data / "logits"])
-        if arguments.only in path.name
-    ]
-    audits = [one_query(source, arguments.data) for source in found]
-    tables = {"one_query": table(ONE_QUERY, audits)}
-    record("replayed", tables, arguments, repeats=1, seeds="seed 0")
+    """Audit each recorded model with one query per item, and record the table."""
+    arguments, rows = options(__doc__), []
+    for path in sources.find([arguments.data / "logits"]):
+        source, begin = sources.read(path), time.perf_counter()
+        with served(source, arguments.data) as settings, tempfile.TemporaryDirectory() as out:
+            result = bc.audit(source.data, settings, out=out)
+        rest = time.perf_counter() - begin - result.seconds
+        direct = bc.simulate("latent", source.labels, source.probabilities("pair"), repeats=1)
+        ece, equal = result.ece, "yes" if result.ece.value == direct.estimates[0] else "NO"
+        numbers = [direct.oracle, ece.value, direct.estimates[0], equal, (ece.low, ece.high)]
+        rows.append([source.name, source.n, len(result.parts) or None, *numbers, result.seconds, rest])
+    columns = {
+        "model and set": "{}",
+        "items": "{:,}",
+        "parts": "{}",
+        "oracle": "{:.4f}",
+        "over HTTP": "{:.6f}",
+        "`simulate`": "{:.6f}",
+        "equal": "{}",
+        "95% interval": "{:.4f} to {:.4f}",
+        "asked in": "{:.0f} s",
+        "everything else": "{:.0f} s",
+    }
+    record("replayed", {"one_query": table(columns, rows)}, arguments, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

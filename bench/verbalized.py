@@ -1,9 +1,8 @@
 """How many answers can be read if real models are asked to state their confidence.
 
-    python bench/verbalized.py [--n 40]
+    python bench/verbalized.py
 
-Asks the embedded model ``n`` built-in questions with ``--method verbalized`` over HTTP, and reads recorded
-answers (``logits/*__verbalized.csv.gz``: id, label, text). About two seconds per question on two cores.
+Reads recorded answers (``logits/*__verbalized.csv.gz``: id, label, text).
 """
 
 from __future__ import annotations
@@ -12,17 +11,14 @@ from record import Cell, options, record, table
 
 import csv
 import gzip
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 import blindcal as bc
-from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.query_format import ConfidenceQuestion
 from blindcal.items.catalogue import SETS
-from blindcal.store.run_store import RUN_FILE, Store
 
 
 def read(name: str, labels: Sequence[int], texts: Sequence[str], words: tuple[str, ...]) -> list[Cell]:
@@ -48,30 +44,10 @@ def recorded(path: Path) -> list[Cell]:
     return read(f"{model} {data}", labels, texts, SETS[data].words)
 
 
-def embedded(n: int) -> list[Cell]:
-    """The row of the embedded model, audited over HTTP."""
-    with tempfile.TemporaryDirectory() as name, serve() as served:
-        settings = bc.Settings(
-            model=served.model,
-            base_url=served.base_url,
-            method="verbalized",
-            timeout=300,
-            sample=n,
-        )
-        bc.audit("builtin", settings, out=Path(name) / "run", force=True)
-        with Store.read(Path(name) / "run" / RUN_FILE) as store:
-            order = store.rounds()[0].items
-            labels = store.items().labels[order]
-            texts = [text for _, _, text, _ in store.texts()]
-        return read(f"{served.model} builtin", labels.tolist(), texts, ("Yes", "No"))
-
-
 def main() -> None:
     """Read all answers, and record the table."""
-    arguments = options(__doc__, n=40)
+    arguments = options(__doc__)
     rows = [recorded(path) for path in sorted((arguments.data / "logits").glob("*__verbalized.csv.gz"))]
-    if arguments.n:
-        rows.append(embedded(arguments.n))
     columns = {
         "model and set": "{}",
         "answers": "{:,}",

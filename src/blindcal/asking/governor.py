@@ -141,7 +141,16 @@ class Governor:
         """Report the progress of the run."""
         run, cost = self.run, None if self.run.prices is None else self.run.prices.cost(self.paid)
         if run.progress is not None:
-            run.progress(Progress(done, total, self.paid, cost, self.concurrency.limit, probing))
+            run.progress(
+                Progress(
+                    done=done,
+                    total=total,
+                    usage=self.paid,
+                    cost=cost,
+                    concurrency=self.concurrency.limit,
+                    probing=probing,
+                )
+            )
 
     # Requests
 

@@ -185,7 +185,13 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
     design = CertifyDesign.of(run, plan)
     first, most = map(plan.with_controls, (design.first_queries(), design.most_queries(plan.reuse)))
     tokens = spend.prompt_tokens / max(1, spend.queries)
-    cost = None if prices is None else prices.cost(Usage(most, most, round(tokens * most), most))
+    cost = (
+        None
+        if prices is None
+        else prices.cost(
+            Usage(queries=most, attempts=most, prompt_tokens=round(tokens * most), completion_tokens=most)
+        )
+    )
     if as_json:
         click.echo(
             json_line(

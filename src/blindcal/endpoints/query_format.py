@@ -173,7 +173,7 @@ class TokenQuestion(QuestionFormat):
             messages,
             bias,
             temperature if self.tempered else None,
-            self.max_tokens,
+            max_tokens=self.max_tokens,
             seed=_seed(self.seed, temperature, number),
             fields=self._fields,
         )

@@ -144,14 +144,14 @@ def _as_reply(parsed: Chat | Text, free_text: bool) -> Reply:
     return Reply(  # not by `replace`, which takes several times as long
         first.text,
         first.finish_reason,
-        prompt,
-        completion,
-        cached,
-        parsed.model,
-        first.logprobs,
-        first.logprob,
-        fingerprint,
-        tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        model=parsed.model,
+        logprobs=first.logprobs,
+        logprob=first.logprob,
+        fingerprint=fingerprint,
+        further=tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
     )
 
 
