@@ -90,17 +90,10 @@ def main() -> None:
         rows.append([name, method, queries, n, expected.half_width, mean, (ratios[-1], chance), *errors])
     off = np.abs(np.array(ratios) - 1)
     summary = [int((off <= NEAR).sum()), off.size, float(np.mean(ratios)), float(off.max())]
-    columns = {
-        "shape": "{}",
-        "method": "{}",
-        "K": "{:g}",
-        "items": "{:,}",
-        "half-width forecast": "{:.4f}",
-        "half-width seen": "{:.4f}",
-        "ratio": "{:.2f} ± {:.2f}",
-        "error forecast": "{:.4f}",
-        "error seen": "{:.4f}",
-    }
+    columns = (
+        "shape {} | method {} | K {:g} | items {:,} | half-width forecast {:.4f} | "
+        "half-width seen {:.4f} | ratio {:.2f} ± {:.2f} | error forecast {:.4f} | error seen {:.4f}"
+    )
     near = {
         f"half-widths within {NEAR:.0%}": "{}",
         "of": "{}",
