@@ -256,7 +256,7 @@ DICTIONARIES = {"tokens": ["Yes"], "token_logprobs": [-0.1], "top_logprobs": [{"
 
 def test_a_real_reply() -> None:
     """A reply as OpenAI writes it gives the text, the usage and the logprobs."""
-    message = {"role": "assistant", "content": "Yes", "refusal": None, "annotations": []}
+    message = {"role": "assistant", "content": "Yes", "refusal": None}
     usage = {"prompt_tokens": 50, "completion_tokens": 1, "total_tokens": 51}
     details = {"cached_tokens": 32, "audio_tokens": 0}
     body = {

@@ -187,7 +187,7 @@ def test_an_empty_error_without_an_answer_is_said(empty: object) -> None:
     [
         *(None, {}, [], "many", {"prompt_tokens": None, "completion_tokens": None}),
         *({"prompt_tokens": odd, "completion_tokens": 1} for odd in (-50, "12", 12.5, 10**30, 1e300, True)),
-        *({"prompt_tokens": 12, "completion_tokens": odd} for odd in (-1, {})),
+        *({"prompt_tokens": 12, "completion_tokens": odd} for odd in (-1, "1")),
     ],
     ids=str,
 )

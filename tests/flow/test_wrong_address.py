@@ -228,7 +228,7 @@ def test_a_server_without_a_list_is_not_doubted() -> None:
 
 @pytest.mark.parametrize("one", SERVICES, ids=lambda one: one.name)
 def test_known_services(one: Service) -> None:
-    """A missing key names the variable that a known service's users usually set; other hosts are not known."""
+    """A missing key names the variable that users of a known service set; other hosts are not known."""
     host = one.host if one.host[0] != "." else f"mine{one.host}"
     address = Address(f"https://{host}/v1", "m", api_key_env="MY_KEY")
     assert service_at(address.base_url) is one
