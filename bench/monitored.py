@@ -10,25 +10,24 @@ score sets and four recorded cells), and each gets one query at a uniform thresh
 0.05 and is looked at after every observation.
 
 validity    nothing is wrong: the share of streams of 20,000 items that ever raise the alarm
-power       labels are the real ones: items until the calibration alarm, beside two other tests
+power       labels are the real ones: items until the calibration alarm, beside a z-test that is redone
 changed     after 5,000 quiet items, calibration is lost, or the questions change: items until the alarm
 swapped     another model, or shifted log-odds: anchor queries until the endpoint alarm
 """
 
 from __future__ import annotations
 
-from record import Cell, Table, parser, record, table
+from record import Cell, Table, parser, record, recorded_cells, run_all, score_files, table
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from scipy.stats import norm
-from tqdm import tqdm
 
 import blindcal as bc
 from blindcal.estimate.streams.betting import CurveClaim, Game, calibration_cells, question_cells
@@ -37,7 +36,7 @@ from blindcal.records import FloatArray
 from blindcal.results.monitor import FOR_REFERENCE, Monitor
 from blindcal.simulation.simulate import log_odds
 from populations import simulated_fit
-from streams import FARTHEST, OFF, Stream, ask_anchors, files, recorded, set_up_anchors
+from streams import FARTHEST, OFF, Stream, ask_anchors, recorded, set_up_anchors
 from wealth import ever_named, first_reached, wealth_path
 
 LEVEL, ITEMS = 0.05, 20_000
@@ -50,14 +49,13 @@ ANCHORS, CONFIRMATIONS, ANCHOR_QUERIES = 8, 200, 2000
 ENDPOINT_JITTERS = (0.0, 0.2, 0.28)  # of the log-odds; the last is 0.2 on each logit
 SET_UPS = (60, 200)  # confirmations
 LOOK = 50  # items between two looks of the test that is redone
-AUDITS = 7  # audits behind each p-value
 QUIET = 5000
 FOLLOWED = 25  # streams that follow the same reference
 SHIFT = 0.5
 AFTER_SWAP, SOON = 400, 50  # anchor queries
 
-Study = Callable[["StreamJob"], list[float]]
-Runner = Callable[[Study, Sequence["StreamJob"]], FloatArray]
+Study: TypeAlias = Callable[["StreamJob"], list[float]]
+Runner: TypeAlias = Callable[[Study, Sequence["StreamJob"]], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -216,25 +214,13 @@ def validity(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Tabl
         length = ANCHOR_QUERIES if name.startswith("endpoint") else ITEMS
         rows.append([name, raised.size, length, often, often / raised.size])
     columns = {"alarm": "{}", "streams": "{:,}", "observations": "{:,}", "raised": "{}", "share": "{:.1%}"}
-    named = table(
-        {
-            "slices": "{}",
-            "streams": "{:,}",
-            "items": "{:,}",
-            "mean share of false ones among the named": "{:.1%}",
-            "mean share of the miscalibrated that are named": "{:.1%}",
-        },
-        [
-            [
-                f"{SLICES}, of which {BAD_SLICES} have the real labels",
-                len(some),
-                ITEMS,
-                float(some[:, 1].mean()),
-                float(some[:, 2].mean()),
-            ]
-        ],
-    )
-    return {"validity": table(columns, rows), "slices": named}
+    words = f"{SLICES}, of which {BAD_SLICES} have the real labels"
+    heads = ("false ones among the named", "the miscalibrated that are named")
+    slices = {"slices": "{}", "streams": "{:,}", "items": "{:,}"} | {
+        f"mean share of {head}": "{:.1%}" for head in heads
+    }
+    row = [words, len(some), ITEMS, float(some[:, 1].mean()), float(some[:, 2].mean())]
+    return {"validity": table(columns, rows), "slices": table(slices, [row])}
 
 
 # Something is wrong
@@ -254,14 +240,6 @@ def miscalibrated(job: StreamJob) -> list[float]:
     """Items until our alarm, and until that of the test that is redone."""
     stream = recorded(job.path).stream(job.items, job.rng(6))
     return [calibration_alarm(stream, CurveClaim().game), redone_z_test(stream)]
-
-
-def audited(job: StreamJob) -> list[float]:
-    """The p-value of "perfectly calibrated" of an audit of so many items."""
-    traffic = recorded(job.path)
-    picked = job.rng(7).integers(traffic.f.size, size=job.items)
-    fit = simulated_fit(traffic.labels[picked], traffic.f[picked], seed=job.number, resamples=0)
-    return [fit.calibrated_pvalue]
 
 
 def by_file(
@@ -285,31 +263,13 @@ SPREAD = "{:,.0f} ({:,.0f} to {:,.0f})"
 
 
 def power(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
-    """Items until the calibration alarm, beside other tests."""
-    found = by_file(miscalibrated, paths, streams, run)
-    medians = {path: float(np.median(each[:, 0])) for path, each in found.items()}
-    asked = [
-        StreamJob(k, path, int(n)) for path, n in medians.items() if np.isfinite(n) for k in range(AUDITS)
-    ]
-    pvalues: dict[Path, list[float]] = {}
-    for job, (pvalue,) in zip(asked, run(audited, asked), strict=True):
-        pvalues.setdefault(job.path, []).append(float(pvalue))
+    """Items until the calibration alarm, beside another test."""
     rows: list[list[Cell]] = []
-    for path, each in found.items():
-        traffic = recorded(path)
-        pvalue = float(np.median(pvalues[path])) if path in pvalues else None
-        ours = each[:, 0]
-        rows.append(
-            [
-                traffic.name,
-                float(bc.binned_ece(traffic.labels, traffic.f, 15).ece),
-                traffic.gap,
-                spread(ours),
-                float(np.isfinite(ours).mean()),
-                spread(each[:, 1]),
-                pvalue,
-            ]
-        )
+    for path, each in by_file(miscalibrated, paths, streams, run).items():
+        traffic, ours = recorded(path), each[:, 0]
+        ece = float(bc.binned_ece(traffic.labels, traffic.f, 15).ece)
+        alarms = float(np.isfinite(ours).mean())
+        rows.append([traffic.name, ece, traffic.gap, spread(ours), alarms, spread(each[:, 1])])
     columns = {
         "model and set": "{}",
         "ECE": "{:.3f}",
@@ -317,7 +277,6 @@ def power(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
         "items to the alarm": SPREAD,
         f"alarms within {ITEMS:,}": "{:.0%}",
         "redone z-test": SPREAD,
-        "p-value of an audit then": "{:.1e}",
     }
     return {"power": table(columns, rows)}
 
@@ -415,13 +374,11 @@ def main() -> None:
     arguments = options.parse_args()
     study, streams = PARTS[arguments.part]
     streams = arguments.streams or streams
-    with ProcessPoolExecutor(arguments.processes) as pool:
 
-        def run(what: Study, jobs: Sequence[StreamJob]) -> FloatArray:
-            size = max(1, min(25, len(jobs) // 40))
-            return np.array(list(tqdm(pool.map(what, jobs, chunksize=size), total=len(jobs), disable=None)))
+    def run(what: Study, jobs: Sequence[StreamJob]) -> FloatArray:
+        return np.array(run_all(what, jobs, arguments, chunk=max(1, min(25, len(jobs) // 40))))
 
-        tables = study(files(arguments.data), streams, run)
+    tables = study([*score_files(arguments.data), *recorded_cells(arguments.data)], streams, run)
     record(f"monitored-{arguments.part}", tables, arguments, repeats={"streams": streams})
 
 

@@ -243,9 +243,6 @@ async def whole_run(
         async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:
             if client is not None:
                 endpoint._client = client(endpoint._headers)
-            start, used = time.perf_counter(), time.process_time()
-            outcome = await ask_design(Dithered(count), job, Governor(endpoint, run, store))
-            elapsed, used = time.perf_counter() - start, time.process_time() - used
             start = time.perf_counter()
             outcome = await ask_design(Dithered(count), job, Governor(endpoint, run, store))
             elapsed = time.perf_counter() - start

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blindcal.endpoints.tokens import hugging_face
+from blindcal.endpoints.vocabulary import hugging_face
 from blindcal.methods import METHODS
 from server_setup import CACHE, MODEL, SERVERS, Server, made_key, started, status, with_upstream
 
@@ -216,17 +216,10 @@ def tables(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "accepts": table(dict.fromkeys(("server", "version", *fields), "{}"), accepts),
         "audits": table(
-            {
-                "server": "{}",
-                "method": "{}",
-                "queries": "{:,}",
-                "invalid": "{:.0%}",
-                "estimate": "{:.4f}",
-                "95% interval": "{:.4f} to {:.4f}",
-                "oracle": "{:.4f}",
-                "queries/s": "{:.1f}",
-                "outcome": "{}",
-            },
+            (
+                "server {} | method {} | queries {:,} | invalid {:.0%} | estimate {:.4f} | "
+                "95% interval {:.4f} to {:.4f} | oracle {:.4f} | queries/s {:.1f} | outcome {}"
+            ),
             audits,
         ),
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
+from accuracy import load
 from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import FloatArray, IntArray
 from blindcal.reproduce import sources
@@ -71,17 +72,7 @@ class Stream:
 @lru_cache
 def recorded(path: Path) -> Traffic:
     """A score or logit file."""
-    source = sources.read(path)
-    return Traffic(f"{source.model} {source.data}", source.labels, source.probabilities("pair"))
-
-
-def files(data: Path) -> tuple[Path, ...]:
-    """The twelve score sets, then the four recorded cells."""
-    logits = data / "logits"
-    found = (*sorted((data / "scores").glob("*.csv.gz")), *sorted(logits.glob("*__logits.csv.gz")))
-    if not found:
-        raise SystemExit(f"{data} lacks score files: give their folder with --data")
-    return found
+    return Traffic(" ".join(sources.names(path)), *load(path))
 
 
 #: Chances of a positive label whose mean distance from f is the second argument: f says too much, too

@@ -83,7 +83,7 @@ class Unsteady:
             yes = s + shift >= 0
         if at_fault and rng.random() < fault.flips:
             yes = not yes
-        return Reply("Yes" if yes else "No", "length", 10, 1)
+        return Reply("Yes" if yes else "No", "length", prompt_tokens=10, completion_tokens=1)
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -1,7 +1,7 @@
 """The wealth of an e-process for a whole stream whose items come in order, several times as fast.
 
 Between two starting points the wealth of a bet is multiplied by the same factors wherever it began, so one
-product per bet is enough. tests/test_monitor.py compares it with the library's.
+product per bet is enough. A test compares it with the library.
 """
 
 from __future__ import annotations

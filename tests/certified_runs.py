@@ -1,10 +1,10 @@
-"""Certificates of finished runs, with thresholds that the test chooses instead of certifying them."""
+"""Certificates with thresholds that the test chooses instead of certifying them, and what they decide."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,55 @@ import numpy as np
 
 from blindcal.certifying.decision_request import decision_request
 from blindcal.records import FloatArray
-from blindcal.results.certificate import AskedAs, Certificate, CertifiedSide, prompt_digest
+from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
-from blindcal.store.run_store import RUN_FILE, Store
-from certifying import ACCEPT, certificate
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 
-DIGITS = 4
+ACCEPT = CertifiedSide(
+    threshold=0.9,
+    shift=-2.1972,
+    bound=0.953,
+    wanted=0.95,
+    right=396,
+    decided=400,
+    items=1000,
+    share=0.4,
+    level=0.95,
+)
+REJECT = replace(ACCEPT, threshold=0.2, shift=1.3863, bound=0.961, level=0.975)
+
+
+def certificate(**changes: Any) -> Certificate:
+    """A certificate of a rule that only accepts."""
+    made = Certificate(
+        blindcal="0.1.0",
+        accept=ACCEPT,
+        reject=None,
+        level=0.95,
+        candidates=4,
+        items=1000,
+        queries=700,
+        reused=300,
+        model="replay",
+        served=(ServedModel("replay", "fp_1"),),
+        prompt_digest="00",
+        made=date(2026, 11, 16),
+        expires=date(2027, 2, 14),
+        request=CertifiedRequest(
+            url="http://127.0.0.1:1/v1/chat/completions",
+            accept={"model": "replay"},
+            reject=None,
+            positive=("Yes",),
+            negative=("No",),
+        ),
+        settings=AskedAs({"model": "replay"}, {"max_shift": 50.0}),
+    )
+    return replace(made, **changes)
 
 
 def side(threshold: float, share: float) -> CertifiedSide:
     """A threshold as certify writes it, with the shift that is sent."""
-    shift = round(float(np.log(1 / threshold - 1)), DIGITS)
+    shift = round(float(np.log(1 / threshold - 1)), 4)
     return replace(ACCEPT, threshold=1 / (1 + float(np.exp(shift))), shift=shift, share=share)
 
 

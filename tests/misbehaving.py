@@ -16,10 +16,9 @@ import numpy as np
 
 from blindcal.records import Item
 from blindcal.simulation import replay
-from blindcal.simulation.completion_request import ChatRequest, PromptRequest
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Answer, Candidates, Fault, error
+from blindcal.simulation.replay import Answer, Candidates, CompletionRequest, Fault, error
 from refusals import CONSTRAINTS, Dialect, refusal
 
 
@@ -140,10 +139,10 @@ class Server(replay.Server):
             return super()._struck(body)
         return how.fault if self.requests <= how.fault_first else None
 
-    def _refusal(self, asked: ChatRequest | PromptRequest, body: bytes) -> HttpResponse | None:
+    def _refusal(self, asked: CompletionRequest, body: bytes) -> HttpResponse | None:
         return refusal(self.behaviour, asked, body, self.recording.name)
 
-    def _answers(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> list[Answer]:
+    def _answers(self, row: int, asked: CompletionRequest, body: bytes) -> list[Answer]:
         how, temperature = self.behaviour, asked.temperature
         if temperature is None or how.temperature == "fixed":
             temperature = how.own_temperature
@@ -157,7 +156,7 @@ class Server(replay.Server):
             answers = [self._cache.setdefault(asked.text, answers[0])] * len(answers)
         return self._replies.setdefault(body, answers) if how.cached_requests else answers
 
-    def _candidates(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> Candidates:
+    def _candidates(self, row: int, asked: CompletionRequest, body: bytes) -> Candidates:
         how, sent, known = self.behaviour, json.loads(body), super()._candidates(row, asked, body)
         logits, rest, other = np.array(known.logits), known.rest, known.other
         logits[0] += how.drift  # recordings list the positive answer first
@@ -180,7 +179,7 @@ class Server(replay.Server):
             rest = other = -math.inf
         return Candidates(logits.tolist(), known.texts, rest, other)
 
-    def _bias(self, asked: ChatRequest | PromptRequest, body: bytes) -> Mapping[int, float]:
+    def _bias(self, asked: CompletionRequest, body: bytes) -> Mapping[int, float]:
         how, bias = self.behaviour, asked.logit_bias or {}
         if how.bias != "honoured" or (how.bias_ignored and self._chance(body).random() < how.bias_ignored):
             return {}
@@ -192,9 +191,7 @@ class Server(replay.Server):
             scaled = {token: round(value) for token, value in scaled.items()}
         return super()._bias(msgspec.structs.replace(asked, logit_bias=scaled), body)
 
-    def _choose(
-        self, candidates: Candidates, asked: ChatRequest | PromptRequest, body: bytes, k: int
-    ) -> str | None:
+    def _choose(self, candidates: Candidates, asked: CompletionRequest, body: bytes, k: int) -> str | None:
         how = self.behaviour
         if how.outside and self._chance(body).random() < how.outside:
             return None
@@ -221,7 +218,7 @@ class Server(replay.Server):
         *kept, rest = np.where(keep, logits, -np.inf).tolist()
         return replace(candidates, logits=kept, rest=rest)
 
-    def _worded(self, word: str | None, asked: ChatRequest | PromptRequest, k: int) -> Answer:
+    def _worded(self, word: str | None, asked: CompletionRequest, k: int) -> Answer:
         if self.behaviour.wording == "word":
             return super()._worded(word, asked, k)
         text = sentence(word, asked.text, k)
@@ -237,7 +234,7 @@ class Server(replay.Server):
         return super()._limited(text, hidden + tokens, limit)
 
     def _reply(
-        self, row: int, asked: ChatRequest | PromptRequest, answers: list[Answer], *, chat: bool
+        self, row: int, asked: CompletionRequest, answers: list[Answer], *, chat: bool
     ) -> dict[str, Any]:
         how, reply = self.behaviour, super()._reply(row, asked, answers, chat=chat)
         for choice in reply["choices"] if chat and asked.logprobs else ():

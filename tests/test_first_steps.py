@@ -185,8 +185,8 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
 
 def test_a_plan_says_where_its_number_of_items_comes_from() -> None:
     """A number that nobody gave is called an assumption, with the cure; a given one is not."""
-    assert "items       1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
-    assert "items       300\n" in blindcal("plan", "--sample", 300).output
+    assert "items      1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
+    assert "items      300\n" in blindcal("plan", "--sample", 300).output
 
 
 def test_an_endpoint_without_logprobs_cannot_be_scored_and_it_says_what_can(
@@ -401,9 +401,18 @@ def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[st
     """The probe's queries have a bar of their own, and the run's begins anew."""
     with ProgressBar(mininterval=0, ncols=100) as bar:
         for asked in (40, 80):
-            bar(Progress(asked, 90, Usage(asked, asked), None, 8, probing=True))
-        bar(Progress(0, 500, Usage(), None, 8))
-        bar(Progress(250, 500, Usage(250, 250), None, 8))
+            bar(
+                Progress(
+                    done=asked,
+                    total=90,
+                    usage=Usage(queries=asked, attempts=asked),
+                    cost=None,
+                    concurrency=8,
+                    probing=True,
+                )
+            )
+        bar(Progress(done=0, total=500, usage=Usage(), cost=None, concurrency=8))
+        bar(Progress(done=250, total=500, usage=Usage(queries=250, attempts=250), cost=None, concurrency=8))
     shown = capsys.readouterr().err
     assert "probing:  89%" in shown
     assert "80/90" in shown
@@ -415,9 +424,9 @@ def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.Cap
     with ProgressBar(mininterval=0, ncols=80) as bar:
         print_line = bar.wrap_print(lambda text: print(text, file=sys.stderr))
         print_line("asking")
-        bar(Progress(200, 500, Usage(200, 200), None, 8))
+        bar(Progress(done=200, total=500, usage=Usage(queries=200, attempts=200), cost=None, concurrency=8))
         print_line("200 of 500")
-        bar(Progress(500, 500, Usage(500, 500), None, 8))
+        bar(Progress(done=500, total=500, usage=Usage(queries=500, attempts=500), cost=None, concurrency=8))
         print_line("estimating")
     lines = [line.split("\r")[-1].rstrip() for line in capsys.readouterr().err.split("\n")]
     assert lines[:2] == ["asking", "200 of 500"]

@@ -76,7 +76,13 @@ def choice_round(
         biases[np.arange(size), about] = shifts
     biases[np.arange(k) >= choices[items][:, None]] = -np.inf
     about = np.full(size, PLAIN) if about is None else about
-    return Round(items.astype(np.int64), shifts, np.full(size, temperature), about.astype(np.int64), biases)
+    return Round(
+        items.astype(np.int64),
+        shifts,
+        np.full(size, temperature),
+        about=about.astype(np.int64),
+        biases=biases,
+    )
 
 
 @dataclass(frozen=True)

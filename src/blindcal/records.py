@@ -11,8 +11,8 @@ query has a bias for each of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -116,12 +116,13 @@ class Item:
     id: str
     label: int
     messages: tuple[Message, ...]
+    _: KW_ONLY
     group: str | None = None
     part: str | None = None
     choices: int = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """What a record of a stream brings: an item, ``None`` if it is a label alone, and a label, if known.
 
@@ -195,6 +196,7 @@ class Request:
     messages: tuple[Message, ...]
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     temperature: float | None = 0.0
+    _: KW_ONLY
     max_tokens: int = 1
     top_logprobs: int = 0
     seed: int | None = None
@@ -219,6 +221,7 @@ class Reply:
 
     text: str
     finish_reason: str | None = None
+    _: KW_ONLY
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -231,11 +234,31 @@ class Reply:
     @property
     def usage(self) -> Usage:
         """What the reply cost: one query per answer, all answered at the first attempt."""
-        return Usage(1 + len(self.further), 1, self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+        return Usage(
+            queries=1 + len(self.further),
+            attempts=1,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached_tokens,
+        )
+
+
+class _Columns:
+    """Columns of arrays of one length, some of which may be missing."""
+
+    items: IntArray
+
+    def __len__(self) -> int:
+        return int(self.items.size)
+
+    def rows(self, chosen: npt.NDArray[np.bool_] | IntArray | slice) -> Self:
+        """The chosen rows."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]  # the classes below are dataclasses
+        return type(self)(**{name: None if one is None else one[chosen] for name, one in columns.items()})
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class Round(_Columns):
     """Queries that are sent together, in columns: the item, shift and temperature of each.
 
     With more than two answers, ``about`` is the number of the answer that has the shift, `PLAIN` if none has,
@@ -246,25 +269,13 @@ class Round:
     items: IntArray
     shifts: FloatArray
     temperatures: FloatArray
+    _: KW_ONLY
     about: IntArray | None = None
     biases: FloatArray | None = None
 
-    def __len__(self) -> int:
-        return int(self.items.size)
-
-    def rows(self, chosen: npt.NDArray[np.bool_]) -> Round:
-        """The chosen queries."""
-        return Round(
-            self.items[chosen],
-            self.shifts[chosen],
-            self.temperatures[chosen],
-            None if self.about is None else self.about[chosen],
-            None if self.biases is None else self.biases[chosen],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class AnswerTable:
+class AnswerTable(_Columns):
     """Queries with their answers (``POSITIVE``, ``NEGATIVE`` or ``INVALID``), in columns.
 
     ``stated`` is the probability of the positive answer that each answer states, NaN if it states none;
@@ -280,14 +291,12 @@ class AnswerTable:
     shifts: FloatArray
     temperatures: FloatArray
     answers: IntArray
+    _: KW_ONLY
     stated: FloatArray | None = None
     bounds: FloatArray | None = None
     about: IntArray | None = None
     biases: FloatArray | None = None
     gumbel: npt.NDArray[np.bool_] | None = None
-
-    def __len__(self) -> int:
-        return int(self.items.size)
 
     @classmethod
     def empty(cls) -> AnswerTable:
@@ -298,20 +307,6 @@ class AnswerTable:
     def of(self, items: IntArray) -> AnswerTable:
         """The answers to these items only."""
         return self.rows(np.isin(self.items, items))
-
-    def rows(self, chosen: npt.NDArray[np.bool_] | IntArray | slice) -> AnswerTable:
-        """The chosen answers."""
-        return AnswerTable(
-            self.items[chosen],
-            self.shifts[chosen],
-            self.temperatures[chosen],
-            self.answers[chosen],
-            None if self.stated is None else self.stated[chosen],
-            None if self.bounds is None else self.bounds[chosen],
-            None if self.about is None else self.about[chosen],
-            None if self.biases is None else self.biases[chosen],
-            None if self.gumbel is None else self.gumbel[chosen],
-        )
 
     def with_round(self, asked: Round, answers: IntArray, bounds: FloatArray | None = None) -> AnswerTable:
         """These answers followed by those of one more round."""
@@ -331,14 +326,13 @@ class AnswerTable:
         """These answers followed by others, without what they state."""
         if not len(self):
             return replace(other, stated=None)
-        both = (self, other)
-        unbounded = all(one.bounds is None for one in both)
+        unbounded = self.bounds is None and other.bounds is None
         return AnswerTable(
             np.concatenate([self.items, other.items]),
             np.concatenate([self.shifts, other.shifts]),
             np.concatenate([self.temperatures, other.temperatures]),
             np.concatenate([self.answers, other.answers]),
-            bounds=None if unbounded else np.concatenate([one.bounds_or_nan for one in both]),
+            bounds=None if unbounded else np.concatenate([self.bounds_or_nan, other.bounds_or_nan]),
             about=_stacked(self.about, other.about),
             biases=_stacked(self.biases, other.biases),
         )
@@ -352,12 +346,12 @@ class AnswerTable:
 ColumnT = TypeVar("ColumnT", FloatArray, IntArray)
 
 
-def _stacked(one: ColumnT | None, other: ColumnT | None) -> ColumnT | None:
+def _stacked(first: ColumnT | None, second: ColumnT | None) -> ColumnT | None:
     """One column followed by another; ``None`` if either is missing."""
-    return None if one is None or other is None else np.concatenate([one, other])
+    return None if first is None or second is None else np.concatenate([first, second])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What queries cost: their number, attempts and billed tokens.
 
@@ -374,6 +368,11 @@ class Usage:
     unusable: int = 0
     wasted: int = 0
 
+    @classmethod
+    def of(cls, *counts: int) -> Usage:
+        """The usage of counts in the order of the fields."""
+        return cls(**dict(zip((each.name for each in fields(cls)), counts, strict=False)))
+
     @property
     def served(self) -> int:
         """The number of queries to be counted as spent."""
@@ -386,18 +385,18 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
-            self.queries + other.queries,
-            self.attempts + other.attempts,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.invalid + other.invalid,
-            self.unusable + other.unusable,
-            self.wasted + other.wasted,
+            queries=self.queries + other.queries,
+            attempts=self.attempts + other.attempts,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            invalid=self.invalid + other.invalid,
+            unusable=self.unusable + other.unusable,
+            wasted=self.wasted + other.wasted,
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The progress of a run.
 

@@ -233,17 +233,6 @@ def test_reasoning_effort_goes_into_every_request() -> None:
     assert settings.replace(seed=3).endpoint.extra_body == settings.endpoint.extra_body
 
 
-def test_runs_begun_before_go_on(tmp_path: Path) -> None:
-    """The options shape queries, so they are fixed; left out, they are as if they did not exist."""
-    path = written(tmp_path)
-    items = load(path)
-    usual = Settings(model="m", method="temperature").resolved(N).fixed(items)
-    asked = Settings(model="m", method="temperature", answer_format="json", max_tokens=9).resolved(N)
-    shaped = asked.fixed(items)
-    assert not {"answer_format", "max_tokens", "reasoning_effort"} & set(usual)
-    assert (shaped["answer_format"], shaped["max_tokens"]) == ("json", 9)
-
-
 @pytest.mark.parametrize(
     ("form", "options", "most"),
     [

@@ -496,7 +496,11 @@ def test_the_default_folder_is_safe_and_stable() -> None:
 def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     """The bar counts what is on disk and shows what it cost."""
     with ProgressBar() as bar:
-        bar(Progress(10, 20, Usage(10, 10, invalid=1), 0.5, 32))
+        bar(
+            Progress(
+                done=10, total=20, usage=Usage(queries=10, attempts=10, invalid=1), cost=0.5, concurrency=32
+            )
+        )
     shown = capsys.readouterr().err
     assert "10/20" in shown
     assert "invalid=10.0%" in shown
@@ -506,9 +510,9 @@ def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) 
 def test_a_bar_ends_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     """However soon after the one before, the last state is shown, closed or not: a notebook closes none."""
     bar = ProgressBar(mininterval=3600)
-    bar(Progress(1, 600, Usage(1, 1), None, 32))
-    bar(Progress(489, 600, Usage(489, 489), None, 32))
-    bar(Progress(600, 600, Usage(600, 600), None, 32))
+    bar(Progress(done=1, total=600, usage=Usage(queries=1, attempts=1), cost=None, concurrency=32))
+    bar(Progress(done=489, total=600, usage=Usage(queries=489, attempts=489), cost=None, concurrency=32))
+    bar(Progress(done=600, total=600, usage=Usage(queries=600, attempts=600), cost=None, concurrency=32))
     assert "600/600" in capsys.readouterr().err
     bar.close()
 

@@ -67,7 +67,7 @@ def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> N
     rng = np.random.default_rng(0)
     biases = rng.gumbel(size=(12, 3))
     biases[1::2, 2] = -np.inf
-    asked = Round(np.arange(12), biases[:, 0], np.zeros(12), np.zeros(12, np.int64), biases)
+    asked = Round(np.arange(12), biases[:, 0], np.zeros(12), about=np.zeros(12, np.int64), biases=biases)
     controls = Controls(job, every=1)
     forced, repeated = [], []
     for query in range(12):
@@ -116,7 +116,7 @@ def test_equal_queries_have_equal_biases() -> None:
     """Several answers are asked for at once only where every bias is the same."""
     zero, three = np.zeros(4), np.zeros(4, np.int64)
     biases = np.array([[0, 0, -np.inf], [0, 0, -np.inf], [0, 1, -np.inf], [0, 0, -np.inf]])
-    asked = Round(three, zero, zero + 1, three + PLAIN, biases)
+    asked = Round(three, zero, zero + 1, about=three + PLAIN, biases=biases)
     numbers = request_numbers(asked, 4)
     assert numbers[0] == numbers[1] == numbers[3] != numbers[2]
 
@@ -136,7 +136,9 @@ def test_the_table_of_answers_has_words_and_biases(tmp_path: Path) -> None:
     with Store.open(tmp_path / RUN_FILE) as store:
         store.begin({}, items(2))
         biases = np.array([[0.0, 0.0, 0.0], [0.0, -1.5, -np.inf]])
-        store.add_round(Round(np.arange(2), np.array([0.0, -1.5]), np.zeros(2), np.array([PLAIN, 1]), biases))
+        store.add_round(
+            Round(np.arange(2), np.array([0.0, -1.5]), np.zeros(2), about=np.array([PLAIN, 1]), biases=biases)
+        )
         with store._db:
             store._insert([StoredReply(answer=2, text="C"), StoredReply(query=1, answer=INVALID, text="?")])
         write_answers(store, tmp_path / "a.csv", ("A", "B", "=C"))
@@ -264,7 +266,7 @@ def test_a_change_during_the_run_is_noticed(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     n = 600
     labels = rng.integers(0, 3, n)
-    asked = Round(np.arange(n), np.zeros(n), np.zeros(n), np.full(n, PLAIN), np.zeros((n, 3)))
+    asked = Round(np.arange(n), np.zeros(n), np.zeros(n), about=np.full(n, PLAIN), biases=np.zeros((n, 3)))
     good = np.where(rng.random(n) < 0.8, labels, (labels + 1) % 3)
     questions = [Item(f"q{k}", int(y), (Message("user", str(k)),), choices=3) for k, y in enumerate(labels)]
     pvalues = []

@@ -38,7 +38,7 @@ def round_of(count: int, seed: int, temperature: float = 0.0) -> Round:
     biases[np.arange(count), about] = rng.normal(0, 2, count)
     biases[np.isinf(LOGITS[items])] = -np.inf
     shifts = biases[np.arange(count), about]
-    return Round(items, shifts, np.full(count, temperature), about, biases)
+    return Round(items, shifts, np.full(count, temperature), about=about, biases=biases)
 
 
 def served(requests: Sequence[Request], behaviour: Behaviour | None = None) -> list[Reply]:
@@ -75,7 +75,11 @@ def test_the_gumbel_query_has_its_response_curve() -> None:
         biases = rng.gumbel(size=(count, 4))
         biases[:, 1] = shift
         asked = Round(
-            np.ones(count, np.int64), np.full(count, shift), np.zeros(count), np.ones(count, np.int64), biases
+            np.ones(count, np.int64),
+            np.full(count, shift),
+            np.zeros(count),
+            about=np.ones(count, np.int64),
+            biases=biases,
         )
         hits = int((RECORDING.answers(asked, TARGETS, np.zeros(count)) == 1).sum())
         f = softmax(LOGITS[1])[1]
@@ -86,15 +90,25 @@ def test_the_gumbel_query_has_its_response_curve() -> None:
 def test_draws_follow_the_softmax() -> None:
     """Plain answers are the likeliest ones, and draws have the shares of the softmax; others are invalid."""
     n = np.arange(30)
-    plain = Round(n, np.zeros(30), np.zeros(30), np.full(30, PLAIN), np.where(np.isinf(LOGITS), -np.inf, 0.0))
+    plain = Round(
+        n,
+        np.zeros(30),
+        np.zeros(30),
+        about=np.full(30, PLAIN),
+        biases=np.where(np.isinf(LOGITS), -np.inf, 0.0),
+    )
     assert RECORDING.answers(plain, TARGETS, np.zeros(30)).tolist() == LOGITS.argmax(axis=1).tolist()
     count = 4000
     drawn = Round(
-        np.full(count, 4), np.zeros(count), np.ones(count), np.full(count, PLAIN), np.zeros((count, 4))
+        np.full(count, 4),
+        np.zeros(count),
+        np.ones(count),
+        about=np.full(count, PLAIN),
+        biases=np.zeros((count, 4)),
     )
     answers = RECORDING.answers(drawn, TARGETS, np.random.default_rng(0).random(count))
     assert chisquare(np.bincount(answers, minlength=4), count * softmax(LOGITS[4])).pvalue > 1e-4
-    hot = Round(drawn.items, drawn.shifts, np.full(count, 5.0), drawn.about, drawn.biases)
+    hot = Round(drawn.items, drawn.shifts, np.full(count, 5.0), about=drawn.about, biases=drawn.biases)
     assert INVALID in RECORDING.answers(hot, TARGETS, np.random.default_rng(0).random(count), biased=False)
 
 

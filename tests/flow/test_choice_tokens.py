@@ -102,7 +102,7 @@ def test_answers_that_share_a_token_are_refused_with_the_cure() -> None:
     """Nothing is asked."""
 
     async def talk(answers: Sequence[Sequence[Token]]) -> None:
-        await tokens.choose_answers(governed(None), ITEMS, answers)  # type: ignore[arg-type]  # is not asked
+        await tokens.choose(governed(None), ITEMS, answers)  # type: ignore[arg-type]  # is not asked
 
     one, two, three = ((Token(k, f"w{k}"),) for k in range(3))
     with pytest.raises(InputError, match=r"'w0' and 'other' share the token 'other' \(0\).*letters"):
@@ -121,7 +121,7 @@ def test_foreign_ids_are_noticed() -> None:
         async with Server(model(texts, rows), ITEMS) as server:
             settings = Settings(model="replay", base_url=server.base_url)
             async with HttpEndpoint(settings.endpoint, environ={}) as endpoint:
-                await tokens.choose_answers(endpoint, ITEMS, foreign, unsure="elsewhere")
+                await tokens.choose(endpoint, ITEMS, foreign, unsure="elsewhere")
 
     with pytest.raises(UnfitError, match="are not those of this model"):
         asyncio.run(talk())

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import inspect
-import socket
 import warnings
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyreqwest.exceptions
 import pytest
 from pyreqwest.exceptions import PyreqwestError
 
-from blindcal.endpoints import http_errors as failures
+from blindcal.endpoints import http_client, refusals
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint, PlainHttpKeyWarning
 from blindcal.errors import (
@@ -28,7 +25,7 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Message, Reply, Request
-from blindcal.simulation.http_server import HttpRequest, HttpResponse, Manner
+from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.replay import Fault
 from misbehaving import Behaviour
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
@@ -163,8 +160,8 @@ def test_retry_after_as_a_date() -> None:
     """Retry-After may be a date, and one in the past means now."""
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
-    assert 25 < (failures.retry_after({"Retry-After": soon}) or 0) <= 30
-    assert failures.retry_after({"Retry-After": past}) == 0
+    assert 25 < (refusals.retry_after({"Retry-After": soon}) or 0) <= 30
+    assert refusals.retry_after({"Retry-After": past}) == 0
 
 
 @pytest.mark.parametrize(
@@ -212,31 +209,6 @@ def test_redirects_are_not_followed() -> None:
     assert not elsewhere.requests
 
 
-def test_wrong_address_is_fatal_until_it_answered_once() -> None:
-    """Nobody listening is a wrong address at first, and an outage once the endpoint has answered."""
-
-    async def talk(port: int) -> None:
-        async with HttpEndpoint(Address(f"http://127.0.0.1:{port}/v1", "m"), environ={}) as endpoint:
-            await endpoint.ask(asking())
-
-    with socket.socket() as deaf:  # bound, so that nobody else listens there either
-        deaf.bind(("127.0.0.1", 0))
-        with pytest.raises(FatalError, match="check the base URL"):
-            asyncio.run(talk(deaf.getsockname()[1]))
-
-    async def outage() -> None:
-        async with answering(Recorder(CHAT_YES)) as base_url:
-            endpoint = HttpEndpoint(Address(base_url, "m"), environ={})
-            await endpoint.ask(asking())
-        try:
-            await endpoint.ask(asking())
-        finally:
-            await endpoint.close()
-
-    with pytest.raises(RetryableError):
-        asyncio.run(outage())
-
-
 def client_errors() -> list[type[Exception]]:
     """Every error that pyreqwest has."""
     public = vars(pyreqwest.exceptions).values()
@@ -248,9 +220,9 @@ def test_every_client_error_is_mapped(kind: type[Exception]) -> None:
     """No error of the client is left to the catch-all, and each becomes one of ours."""
     names = [parent.__name__ for parent in kind.__mro__]
     bases = ("PyreqwestError", "DetailedPyreqwestError", "RequestError", "TransportError")
-    assert any(name in failures.FATES for name in names if name not in bases) or kind.__name__ in bases
+    assert any(name in http_client.FATES for name in names if name not in bases) or kind.__name__ in bases
     wordless = type(kind.__name__, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "x"})
-    assert isinstance(failures.from_exception(wordless(), "h:80", reached=True), EndpointError)
+    assert isinstance(http_client.from_exception(wordless(), "h:80", reached=True), EndpointError)
 
 
 def test_key_is_nowhere() -> None:
@@ -341,21 +313,6 @@ def test_errors_are_safe_to_print() -> None:
     assert len(message) < 400
 
 
-def test_endless_reply_is_cut_off() -> None:
-    """A reply of many megabytes is not read to its end, nor one that is small until it is unpacked."""
-    endless = b"[" + b"0," * 4_000_000
-    packed = HttpResponse(gzip.compress(endless), headers={"Content-Encoding": "gzip"})
-    for handler in (Recorder(endless), lambda _: packed):
-        with pytest.raises(RetryableError, match="more than"):
-            ask(handler)
-
-
-def test_packed_reply_is_read() -> None:
-    """A server that packs its replies although it was asked not to is understood."""
-    packed = HttpResponse(gzip.compress(msgspec.json.encode(CHAT_YES)), headers={"Content-Encoding": "gzip"})
-    assert ask(lambda _: packed).text == "Yes"
-
-
 def test_real_replies() -> None:
     """Replies as OpenAI, vLLM and llama.cpp write them give the text, the usage and the logprobs."""
     top = [{"token": "Yes", "logprob": -0.1, "bytes": [89]}, {"token": "No", "logprob": -2.5, "bytes": None}]
@@ -383,7 +340,14 @@ def test_real_replies() -> None:
     }
     reply = ask(Recorder(chat), asking(top_logprobs=2))
     assert reply == Reply(
-        "Yes", "length", 50, 1, 32, "gpt-4o-2024-08-06", {"Yes": -0.1, "No": -2.5}, reply.logprob
+        "Yes",
+        "length",
+        prompt_tokens=50,
+        completion_tokens=1,
+        cached_tokens=32,
+        model="gpt-4o-2024-08-06",
+        logprobs={"Yes": -0.1, "No": -2.5},
+        logprob=reply.logprob,
     )
     text = {
         "choices": [{"text": " No", "logprobs": {"top_logprobs": [{" No": -0.5, " Yes": -1.0}]}}],
@@ -425,17 +389,3 @@ def test_hidden_reasoning_is_told() -> None:
     }
     with pytest.raises(ReplyError, match="turn reasoning off"):
         ask(Recorder(reply))
-
-
-def test_closed_connection_is_opened_again() -> None:
-    """A server that fails at one request and closes its connection, as uvicorn does, is asked once more."""
-    manners: list[Manner] = ["reset", "whole"]
-
-    def tokens(_: HttpRequest) -> HttpResponse:
-        return HttpResponse(b'{"tokens": [7]}', manner=manners.pop(0))
-
-    async def talk() -> object:
-        async with answering(tokens) as url, HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
-            return await endpoint.post("/tokenize", {"content": "Yes"})
-
-    assert asyncio.run(talk()) == {"tokens": [7]}

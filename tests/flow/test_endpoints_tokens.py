@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.endpoints import openai_token_ids as openai_ids
-from blindcal.endpoints import tokens
+from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
@@ -47,9 +46,11 @@ def chosen(
             Server(recording, items(2), behaviour) as server,
             HttpEndpoint(Address(server.base_url, "m"), environ={}) as endpoint,
         ):
-            source = (await tokens.find(endpoint, endpoint, items(1)[0])).encode
+            source = (await vocabulary.find(endpoint, endpoint, items(1)[0])).encode
             up, down = await tokens.candidates("Yes", source), await tokens.candidates("no", source)
-            return await tokens.choose(endpoint, items(2), up, down, "max" if semantics == "max" else "pair")
+            return await tokens.choose(
+                endpoint, items(2), [up, down], "max" if semantics == "max" else "pair"
+            )
 
     return asyncio.run(talk())
 
@@ -75,7 +76,7 @@ def test_served_vocabulary(form: str) -> None:
     async def talk() -> Sequence[int]:
         behaviour = Behaviour(tokenize="vllm" if form == "vllm" else "llama.cpp")
         async with replayed([0.0], behaviour) as (_, endpoint):
-            source = tokens.served(endpoint, "replay")
+            source = vocabulary.served(endpoint, "replay")
             return [*await source("Yes"), *await source("No"), len(await source("Perhaps"))]
 
     assert asyncio.run(talk()) == [1, 2, 7]
@@ -86,7 +87,7 @@ def test_no_served_vocabulary() -> None:
 
     async def talk() -> None:
         async with replayed([0.0], Behaviour(tokenize="none")) as (_, endpoint):
-            await tokens.candidates("Yes", tokens.served(endpoint, "replay"))
+            await tokens.candidates("Yes", vocabulary.served(endpoint, "replay"))
 
     with pytest.raises(UnfitError, match=r"tokenizer=.*positive_ids="):
         asyncio.run(talk())
@@ -108,10 +109,10 @@ def guessed(
             Server(model, items(2), behaviour) as server,
             HttpEndpoint(Address(server.base_url, "gpt-4o-mini"), environ={}) as endpoint,
         ):
-            found = await tokens.find(endpoint, endpoint, items(1)[0])
+            found = await vocabulary.find(endpoint, endpoint, items(1)[0])
             up = await tokens.candidates("Yes", found.encode)
             down = await tokens.candidates("No", found.encode)
-            choice = await tokens.choose(endpoint, items(2), up, down, unsure=found.unsure)
+            choice = await tokens.choose(endpoint, items(2), [up, down], unsure=found.unsure)
             assert choice.targets.positive[0].id == (ids[0] if not choice.doubt else 13022)
             return choice.doubt
 
@@ -156,9 +157,9 @@ def test_openai_is_not_asked_for_its_ids() -> None:
         async def close(self) -> None:
             """Nothing to release."""
 
-    async def talk() -> tokens.Vocabulary:
+    async def talk() -> vocabulary.Vocabulary:
         async with HttpEndpoint(Address("https://api.openai.com/v1", "gpt-4o"), environ={}) as endpoint:
-            return await tokens.find(endpoint, Silent(), items(1)[0])
+            return await vocabulary.find(endpoint, Silent(), items(1)[0])
 
     found = asyncio.run(talk())
     assert found.unsure == ""
@@ -169,8 +170,8 @@ def test_pair_is_what_the_model_says() -> None:
     """The default pair is the spelling the model prefers on each side, though it only ever says one side."""
     choice = chosen(spoken([3.0, 4.0, 1.0], [-9.0, -5.0]))
     assert choice.targets == Targets((Token(6, " Yes"),), (Token(9, " no"),), "pair")
-    assert choice.votes == {" Yes": 2, " no": 2}
-    assert choice.queries == 4
+    assert choice.votes == {" Yes": 4, " no": 4}
+    assert choice.queries == 8
 
 
 def test_max_takes_every_spelling() -> None:
@@ -201,10 +202,10 @@ def test_sides_must_differ() -> None:
 
     async def talk(negative: Token) -> None:
         async with replayed([0.0]) as (_, endpoint):
-            await tokens.choose(endpoint, items(1), [Token(1, "Yes")], [negative])
+            await tokens.choose(endpoint, items(1), [[Token(1, "Yes")], [negative]])
 
     for negative in (Token(1, "No"), Token(2, " yes")):
-        with pytest.raises(InputError, match="different"):
+        with pytest.raises(InputError, match="share the token"):
             asyncio.run(talk(negative))
 
 
@@ -222,17 +223,17 @@ def test_sides_must_differ() -> None:
 )
 def test_openai_vocabularies(model: str, ids: dict[str, int]) -> None:
     """OpenAI's models have their published ids, without a download."""
-    source = tokens.named(model)
+    source = vocabulary.named(model)
     for text, number in ids.items():
         assert asyncio.run(_encoded(source, text)) == [number]
 
 
-@pytest.mark.parametrize("encoding", openai_ids.ENCODINGS)
+@pytest.mark.parametrize("encoding", vocabulary.IDS)
 def test_ids_known_by_heart(encoding: str) -> None:
     """The table of usual answer words and letters is what OpenAI's published vocabulary says."""
-    vocabulary, ids = tokens.vocabulary(encoding), openai_ids.IDS[encoding]
+    published, ids = vocabulary.openai_vocabulary(encoding), vocabulary.IDS[encoding]
     assert {"Yes", " no", "A", " Z"} <= ids.keys()
-    assert {text: list(vocabulary.encode(text)) for text in ids} == {
+    assert {text: list(published.encode(text)) for text in ids} == {
         text: [number] for text, number in ids.items()
     }
 
@@ -240,7 +241,7 @@ def test_ids_known_by_heart(encoding: str) -> None:
 def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, Yes and No have all their spellings; for another word the error names the extra."""
     monkeypatch.setitem(sys.modules, "bpe_openai", None)
-    source = tokens.openai("o200k_base")
+    source = vocabulary.openai("o200k_base")
     found = asyncio.run(tokens.candidates("Yes", source))
     assert {token.text: token.id for token in found}["Yes"] == 13022
     assert {token.text for token in found} == {"Yes", " Yes", "yes", " yes", "YES", " YES"}
@@ -248,20 +249,20 @@ def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) 
         asyncio.run(tokens.candidates("Maybe", source))
 
 
-async def _encoded(source: tokens.Encoder, text: str) -> list[int]:
+async def _encoded(source: vocabulary.Encoder, text: str) -> list[int]:
     return list(await source(text))
 
 
 def test_find_prefers_what_is_named() -> None:
     """A named tokenizer wins, OpenAI's models need none, and others ask their endpoint."""
-    assert tokens.openai_encoding("Qwen/Qwen2.5-7B-Instruct") is None
-    assert tokens.openai_encoding("gpt-5-nano") == "o200k_base"
-    assert tokens.openai_encoding("gpt-3.5-turbo-0125") == "cl100k_base"
+    assert vocabulary.openai_encoding("Qwen/Qwen2.5-7B-Instruct") is None
+    assert vocabulary.openai_encoding("gpt-5-nano") == "o200k_base"
+    assert vocabulary.openai_encoding("gpt-3.5-turbo-0125") == "cl100k_base"
 
 
 def test_hugging_face_file(tmp_path: Path) -> None:
     """A tokenizer.json, or the folder that holds one, gives its ids without special tokens."""
-    vocabulary = {"Yes": 0, "ĠYes": 1, "No": 2, "<s>": 3}
+    known = {"Yes": 0, "ĠYes": 1, "No": 2, "<s>": 3}
     (tmp_path / "tokenizer.json").write_text(
         json.dumps(
             {
@@ -273,12 +274,12 @@ def test_hugging_face_file(tmp_path: Path) -> None:
                     "use_regex": False,
                     "trim_offsets": True,
                 },
-                "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<s>"},
+                "model": {"type": "WordLevel", "vocab": known, "unk_token": "<s>"},
             }
         )
     )
     for source in (tmp_path, tmp_path / "tokenizer.json"):
-        encoder = tokens.hugging_face(str(source))
+        encoder = vocabulary.hugging_face(str(source))
         assert [asyncio.run(_encoded(encoder, text)) for text in ("Yes", " Yes", "No")] == [[0], [1], [2]]
 
 
@@ -286,7 +287,7 @@ def test_broken_tokenizer_file(tmp_path: Path) -> None:
     """A file that is no tokenizer is an input error that names it."""
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="no tokenizer at"):
-        tokens.hugging_face(str(tmp_path))
+        vocabulary.hugging_face(str(tmp_path))
 
 
 @pytest.mark.parametrize(

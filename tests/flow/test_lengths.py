@@ -49,7 +49,12 @@ class Billing:
         size = bytes_of(request)
         a_token = {"p": 5.0, "1": 2.0, "是": 1.5, "🦜": 1.0}[request.messages[0].content[0]]
         reply = Reply("Yes", prompt_tokens=7 + round(size / a_token), completion_tokens=request.max_tokens)
-        self.paid += Usage(1, 1, reply.prompt_tokens, reply.completion_tokens)
+        self.paid += Usage(
+            queries=1,
+            attempts=1,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+        )
         return reply
 
     async def close(self) -> None:
@@ -77,7 +82,9 @@ def test_a_run_never_costs_more(kinds: list[tuple[str, int]], money: float, conc
     if outcome.stopped:
         longest = max(bytes_of(Request(item.messages)) for item in items)
         tokens = max(4 * longest + 28, 2 * (longest + 7))
-        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(Usage(1, 1, tokens, 1))
+        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(
+            Usage(queries=1, attempts=1, prompt_tokens=tokens, completion_tokens=1)
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -143,7 +150,12 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
     endpoint = Moody()
     with Store.open(tmp_path / "run.sqlite") as store:
         first, second = asyncio.run(probe_twice(store))
-        assert store.usage() == first == second == Usage(2, 4, 27, 3, wasted=1)
+        assert (
+            store.usage()
+            == first
+            == second
+            == Usage(queries=2, attempts=4, prompt_tokens=27, completion_tokens=3, wasted=1)
+        )
     assert endpoint.calls == len(said)
 
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from blindcal.cli.score import command as score_command
 from blindcal.cli.serve import command as serve_command
-from blindcal.endpoints import tokens
+from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerError, ServerSettings, serve
@@ -184,7 +184,7 @@ def test_flip_points(served: Served) -> None:
 
     async def measure() -> tuple[Score, Targets, float, float]:
         async with HttpEndpoint(address(served)) as endpoint:
-            encode = tokens.served(endpoint, served.model)
+            encode = vocabulary.served(endpoint, served.model)
             positive, negative = await tokens.candidates("Yes", encode), await tokens.candidates("No", encode)
             item = Item("fire", 1, (Message("prompt", PROMPTS[0]),))
             every = Targets(positive, negative, "max")
@@ -295,7 +295,7 @@ def test_pair_comes_first(served: Served, model: Path) -> None:
 
     async def find() -> Targets:
         async with HttpEndpoint(address(served)) as endpoint:
-            encode = tokens.served(endpoint, served.model)
+            encode = vocabulary.served(endpoint, served.model)
             return Targets(await tokens.candidates("True", encode), await tokens.candidates("False", encode))
 
     targets = asyncio.run(find())

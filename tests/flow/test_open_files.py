@@ -9,7 +9,7 @@ from pyreqwest.exceptions import ConnectError
 
 from blindcal.asking import limits
 from blindcal.asking.limits import OTHER_FILES, Limits
-from blindcal.endpoints.http_errors import from_exception
+from blindcal.endpoints.http_client import from_exception
 from blindcal.errors import FatalError, InputError
 
 

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import json
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -17,11 +16,10 @@ import pytest
 
 from blindcal.asking.governed_endpoint import GovernedEndpoint
 from blindcal.endpoints.address import Address
-from blindcal.endpoints.free_text import parse_free_text
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import SAMPLERS, Accepted, changes_nothing, refused
+from blindcal.endpoints.refusals import SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
-from blindcal.records import Item, Message, Reply, Request
+from blindcal.records import Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.replay import running
 from governed import hurried
@@ -333,25 +331,6 @@ def test_refused_field_that_matters(
     assert (caught.value.parameter, caught.value.status in (400, 422)) == (name, True)
 
 
-@pytest.mark.parametrize("name", BEHAVIOURS)
-def test_every_service_answers_plain_requests(name: str) -> None:
-    """Each of the services answers a request that leaves everything to it."""
-    (reply,) = answered(BEHAVIOURS[name], temperature=None, max_tokens=200)
-    said = parse_free_text(reply.text, ("Yes", "No"), finished=reply.finish_reason == "stop")
-    assert said.answer is not None
-
-
-def test_own_temperature() -> None:
-    """A request without a temperature is answered at the service's own, as are all if that is fixed."""
-    n, s = 600, 1.4
-    for own, sent, kind in ((0.5, None, "honoured"), (2.0, None, "rejected"), (2.0, 0.25, "fixed")):
-        behaviour = Behaviour(own_temperature=own, temperature=kind)  # type: ignore[arg-type]
-        replies = answered(behaviour, s, n, temperature=sent)
-        assert spread(sum(reply.text == "Yes" for reply in replies), n, 1 / (1 + math.exp(-s / own)))
-    greedy = answered(Behaviour(own_temperature=0), 0.1, 50, temperature=None)
-    assert {reply.text for reply in greedy} == {"Yes"}
-
-
 def test_cut_is_undone_where_fields_act() -> None:
     """A service that cuts rare answers gives them to a request for all, unless it ignores the fields."""
     told, never = BEHAVIOURS["cut unless told otherwise"], BEHAVIOURS["always cut"]
@@ -376,49 +355,6 @@ def test_several_answers() -> None:
     (single,) = answered(Behaviour())
     assert {one.usage.tokens for one in replies} == {(single.prompt_tokens, 3, 0)}
     assert (server.answered, server.requests, server.paid) == (n * k, n, {"item-0": n * k})
-
-
-def test_several_answers_with_a_seed() -> None:
-    """With a seed, several answers repeat and differ, and the first is that of a single answer."""
-    seen: Counter[tuple[str, str]] = Counter()
-    for seed in range(60):
-        (several,) = answered(Behaviour(), 0.0, temperature=1.0, n=3, seed=seed)
-        (again,) = answered(Behaviour(), 0.0, temperature=1.0, n=3, seed=seed)
-        (single,) = answered(Behaviour(), 0.0, temperature=1.0, seed=seed)
-        assert several == again
-        assert several.text == single.text
-        seen[(several.text, several.further[0].text)] += 1
-    assert len(seen) == 4
-
-
-def test_several_answers_that_are_none() -> None:
-    """A service may give one answer whatever is asked for, or the same one several times."""
-    one = answered(BEHAVIOURS["n ignored"], 0.0, 50, temperature=None, n=4)
-    same = answered(BEHAVIOURS["n identical"], 0.0, 50, temperature=None, n=4)
-    assert all(reply.further == () for reply in one)
-    assert all(len(reply.further) == 3 and {o.text for o in reply.further} == {reply.text} for reply in same)
-    assert len({reply.text for reply in same}) == 2
-
-
-def test_cached_replies() -> None:
-    """A cache by prompt repeats the first answer to it; one by request sees any change of the request."""
-    by_prompt, by_request = BEHAVIOURS["cached by prompt"], BEHAVIOURS["cached by request"]
-    for behaviour, kinds in ((by_prompt, 1), (by_request, 2)):
-
-        async def talk(_: Server, endpoint: HttpEndpoint) -> tuple[set[str], set[str]]:
-            same = {(await endpoint.ask(question(temperature=1.0, seed=1))).text for _ in range(20)}
-            return same, {(await endpoint.ask(question(temperature=1.0, seed=k))).text for k in range(40)}
-
-        same, changed = talking(talk, behaviour, 0.0)
-        assert (len(same), len(changed)) == (1, kinds)
-
-
-def test_logprobs_are_cut_to_what_was_asked() -> None:
-    """As many logprobs are shown as were asked for, and no more than the service shows."""
-    for most, asked, shown in ((20, 1, 1), (20, 5, 2), (1, 5, 1)):
-        (reply,) = answered(Behaviour(logprobs=True, top_logprobs=most), top_logprobs=asked)
-        assert reply.logprobs is not None
-        assert (len(reply.logprobs), next(iter(reply.logprobs))) == (shown, "Yes")
 
 
 @pytest.mark.parametrize(("heeds", "requests", "token"), [(True, 3, "Yes"), (False, 3, "token_id:7")])
@@ -452,36 +388,6 @@ def test_logprobs_by_id_are_asked_for_by_text(heeds: bool, requests: int, token:
     assert asyncio.run(talk()) == [token, token, "token_id:7"]
 
 
-def flips(behaviour: Behaviour, offset: float, prompt: str = "Is 7 odd, Yes?") -> float:
-    """The shift at which the greedy answer to a prompt flips, to a hundredth."""
-
-    async def talk() -> float:
-        question = Item("item-0", 1, (Message("user", prompt),))
-        async with (
-            Server(recording([1.5]), [question], behaviour) as server,
-            HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
-        ):
-            low, high = -20.0, 20.0
-            while high - low > 0.01:
-                middle = (low + high) / 2
-                bias = {1: offset + middle, 2: offset}
-                yes = (await endpoint.ask(Request(question.messages, bias))).text == "Yes"
-                low, high = (low, middle) if yes else (middle, high)
-            return high
-
-    return asyncio.run(talk())
-
-
-def test_penalty_after_the_bias() -> None:
-    """A repetition penalty moves the flip with the offset; a greedy request turns it off where that acts."""
-    told, always = BEHAVIOURS["penalty unless told otherwise"], BEHAVIOURS["always a penalty"]
-    for offset in (5.0, 20.0, 50.0):
-        assert flips(told, offset) == pytest.approx(-1.5, abs=0.02)
-        expected = 1.1 * (offset - 0.75) - offset - 0.75  # where (offset + shift + s/2) / 1.1 = offset - s/2
-        assert flips(always, offset) == pytest.approx(expected, abs=0.02)
-    assert flips(always, 50.0, "Is 7 odd?") == pytest.approx(-1.5, abs=0.02)
-
-
 def test_reasoning_is_billed_and_hidden() -> None:
     """Reasoning counts as tokens of the answer; if it takes all of the limit, there is no answer."""
     (reply,) = answered(REASONING, 4.0, temperature=None, max_tokens=200)
@@ -491,26 +397,6 @@ def test_reasoning_is_billed_and_hidden() -> None:
     assert (none.text, none.finish_reason, none.completion_tokens) == ("", "length", 40)
     cut = answered(REASONING, temperature=None, max_tokens=65)[0]
     assert (cut.finish_reason, len(cut.text) <= 4) == ("length", True)
-
-
-@pytest.mark.parametrize("shift", [-6.0, 6.0])
-def test_sentences_say_the_answer(shift: float) -> None:
-    """The sentences differ, and all of them can be read."""
-    texts = set()
-    for number in range(10):
-        request: dict[str, Any] = {"temperature": None, "max_tokens": 99, "n": number % 8 + 1}
-        (reply,) = answered(Behaviour(wording="sentence"), shift, **request)
-        for one in (reply, *reply.further):
-            texts.add(one.text)
-            found = parse_free_text(one.text, ("Yes", "No"), finished=True)
-            assert found.answer == (0 if shift > 0 else 1), one.text
-    assert len(texts) > 4
-
-
-def test_answer_outside_in_a_sentence() -> None:
-    """A sentence without an answer is read as none."""
-    (reply,) = answered(Behaviour(wording="sentence", outside=1.0), temperature=None, max_tokens=99)
-    assert parse_free_text(reply.text, ("Yes", "No"), finished=True).answer is None
 
 
 # The same as other clients see it.
@@ -523,33 +409,6 @@ def by_sdk(behaviour: Behaviour, **fields: Any) -> Any:
         messages: Any = [{"role": "user", "content": items(1)[0].messages[0].content}]
         with client:
             return client.chat.completions.create(model="replay", messages=messages, **fields)
-
-
-SDK_REFUSALS: list[tuple[Behaviour, dict[str, Any], str | None, str | None]] = [
-    (Behaviour(bias="rejected"), {"logit_bias": {"1": 50}}, "logit_bias", "unsupported_parameter"),
-    (Behaviour(temperature="rejected"), {"temperature": 0}, "temperature", "unsupported_value"),
-    (Behaviour(), {"logprobs": True, "top_logprobs": 5}, "logprobs", "unsupported_parameter"),
-    (Behaviour(n="rejected"), {"n": 3}, "n", "unsupported_value"),
-    (REASONING, {"max_tokens": 99}, "max_tokens", "unsupported_parameter"),
-    (REASONING, {"max_completion_tokens": 1}, "max_completion_tokens", "integer_below_min_value"),
-    (REASONING, {"top_p": 1}, "top_p", "unsupported_parameter"),
-    (REASONING, {"presence_penalty": 0}, "presence_penalty", "unsupported_parameter"),
-    (Behaviour(sampler_fields="rejected"), {"extra_body": {"min_p": 0, "top_k": -1}}, None, None),
-]
-
-
-@pytest.mark.parametrize(("behaviour", "fields", "param", "code"), SDK_REFUSALS)
-def test_sdk_reads_refusals(
-    behaviour: Behaviour, fields: dict[str, Any], param: str | None, code: str | None
-) -> None:
-    """OpenAI's own client finds the parameter and the code where the real service puts them."""
-    with pytest.raises(openai.BadRequestError) as caught:
-        by_sdk(behaviour, **fields)
-    assert (caught.value.param, caught.value.code, caught.value.type) == (
-        param,
-        code,
-        "invalid_request_error",
-    )
 
 
 def test_sdk_reads_replies() -> None:

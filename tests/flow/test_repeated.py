@@ -160,7 +160,13 @@ def test_equal_queries_share_a_request(at_once: int, sizes: dict[int, int], tmp_
     assert Counter(request.n for request in endpoint.requests) == sizes
     assert set(endpoint.answered.values()) == {K}
     requests = sum(sizes.values())
-    assert outcome.usage == Usage(N * K, requests, 100 * requests, N * K, 0)
+    assert outcome.usage == Usage(
+        queries=N * K,
+        attempts=requests,
+        prompt_tokens=100 * requests,
+        completion_tokens=N * K,
+        cached_tokens=0,
+    )
     assert int(outcome.answered.answers.sum()) == requests
 
 
@@ -359,7 +365,7 @@ def test_choices_that_cannot_be_used_are_left_out() -> None:
     reply = read(200, json.dumps({"choices": [silent, said, said], "usage": usage}).encode(), chat=True)
     assert isinstance(reply, Reply)
     assert (reply.text, [one.text for one in reply.further]) == ("Yes", ["Yes"])
-    assert reply.usage == Usage(2, 1, 9, 30)
+    assert reply.usage == Usage(queries=2, attempts=1, prompt_tokens=9, completion_tokens=30)
     with pytest.raises(ReplyError, match="reasoning and no answer"):
         read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode(), chat=True)
 

@@ -442,7 +442,11 @@ def test_what_a_query_costs_need_not_be_known_before(money: float, concurrency: 
     limits = Limits(concurrency=concurrency, max_cost=money)
     outcome, _ = asyncio.run(ask_all(fake, tmp_path, limits=limits, prices=prices))
     assert outcome.stopped == Stopped(f"max_cost = {money:g} reached", "max_cost")
-    assert money - 3 * prices.cost(Usage(1, 1, 150, 1)) < prices.cost(outcome.usage) <= money
+    assert (
+        money - 3 * prices.cost(Usage(queries=1, attempts=1, prompt_tokens=150, completion_tokens=1))
+        < prices.cost(outcome.usage)
+        <= money
+    )
 
 
 def test_a_request_limit_is_kept(tmp_path: Path) -> None:
@@ -455,6 +459,20 @@ def test_a_request_limit_is_kept(tmp_path: Path) -> None:
     begin = time.monotonic()
     asyncio.run(ask_all(Fake(6, note), tmp_path, limits=Limits(rpm=600)))
     assert all(at - begin > 0.1 * k - 1e-6 for k, at in enumerate(times))  # timers are that exact
+
+
+@pytest.mark.parametrize("error", [RuntimeError("interpreter shutdown"), MemoryError()])
+def test_an_answer_that_cannot_be_committed_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Whatever goes wrong while answers are written, the run ends with that error and does not hang."""
+
+    def broken(_store: Store, _replies: list[StoredReply]) -> None:
+        raise error
+
+    monkeypatch.setattr(Store, "_insert", broken)
+    with pytest.raises(type(error)):
+        asyncio.run(asyncio.wait_for(ask_all(Fake(100), tmp_path), 60))
 
 
 def test_stopping_drains_and_keeps_everything(tmp_path: Path) -> None:

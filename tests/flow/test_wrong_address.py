@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from blindcal.endpoints import tokens
+from blindcal.endpoints import vocabulary
 from blindcal.endpoints.address import LOOKED_UP, SERVICES, Address, Service, service_at
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, RetryableError, UnfitError
@@ -81,14 +81,14 @@ def vllm(model: str, *, served: str = "Qwen/Qwen2.5-7B-Instruct") -> Routes:
 
 def found(
     handler: Callable[[HttpRequest], HttpResponse], model: str = "wrong", path: str = "/v1"
-) -> tokens.Vocabulary:
+) -> vocabulary.Vocabulary:
     """The vocabulary that is found at a server."""
 
-    async def talk() -> tokens.Vocabulary:
+    async def talk() -> vocabulary.Vocabulary:
         async with answering(handler) as url:
             address = Address(url.removesuffix("/v1") + path, model)
             async with HttpEndpoint(address, environ={}) as endpoint:
-                return await tokens.find(endpoint, endpoint, items(1)[0])
+                return await vocabulary.find(endpoint, endpoint, items(1)[0])
 
     return asyncio.run(talk())
 
@@ -218,7 +218,7 @@ def test_a_wrong_key_on_every_path() -> None:
 
     async def talk() -> None:
         async with replayed([0.0], Behaviour(api_key="right")) as (_, endpoint):
-            await tokens.find(endpoint, endpoint, items(1)[0])
+            await vocabulary.find(endpoint, endpoint, items(1)[0])
 
     with pytest.raises(FatalError, match="API key"):
         asyncio.run(talk())

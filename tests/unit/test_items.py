@@ -41,7 +41,7 @@ def test_prompts_become_single_user_messages(tmp_path: Path) -> None:
     """A record with a prompt is one user message; id and group are taken over as text."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "Is it?", "label": 1, "id": 7, "group": "g"}])
     items = load(path)
-    assert list(items) == [Item("7", 1, (Message("user", "Is it?"),), "g")]
+    assert list(items) == [Item("7", 1, (Message("user", "Is it?"),), group="g")]
 
 
 def test_items_without_id_are_numbered_from_zero(tmp_path: Path) -> None:

@@ -96,6 +96,15 @@ def test_the_stricter_limit_rules() -> None:
     assert meter.book(0.0, 1) == 10
 
 
+def test_fewer_tokens_than_booked_do_not_loosen_the_limit_on_requests() -> None:
+    """With both limits, 60 requests a minute stay 60, however few tokens each of them took."""
+    meter, starts = RateLimiter(rpm=60, tpm=6000), []
+    for _ in range(20):
+        starts.append(meter.book(0.0, 1000))
+        meter.correct(-990)
+    assert starts == list(range(20))
+
+
 def test_a_wait_that_the_server_asks_for_is_kept() -> None:
     """Nothing goes before it is over; a shorter one does not shorten it, nor does an answer."""
     pause = SharedPause(0.5)

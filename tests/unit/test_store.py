@@ -21,7 +21,7 @@ from blindcal.store.run_file import in_use
 from blindcal.store.run_store import UNASKED, Store, StoredReply
 from blindcal.text import printable
 
-ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), "g") for k in range(3)]
+ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), group="g") for k in range(3)]
 
 
 @pytest.fixture
@@ -62,7 +62,9 @@ def test_everything_kept_is_there_after_reopening(path: Path) -> None:
         assert store.note("ready") == {"verdict": "good"}
         assert store.note("noise") is None
         assert store.item(1) == ("i1", 1, "g")
-        assert store.usage() == Usage(1, 1, 100, 1, 10, 0)
+        assert store.usage() == Usage(
+            queries=1, attempts=1, prompt_tokens=100, completion_tokens=1, cached_tokens=10, invalid=0
+        )
 
 
 def test_a_saved_answer_is_on_disk(path: Path) -> None:
@@ -256,13 +258,15 @@ def test_what_is_forgotten_still_counts_as_spent(path: Path) -> None:
             StoredReply(kind="probe", prompt_tokens=7, body='{"text": "Yes"}'),
             StoredReply(kind="probe", nth=1, queries=0, body='{"error": "filtered"}'),
         )
-        assert store.usage("probe") == Usage(1, 2, 7)
+        assert store.usage("probe") == Usage(queries=1, attempts=2, prompt_tokens=7)
         assert store.unusable(0, 2).tolist() == [1]
         store.forget("design", [1])
         store.forget("probe")
         assert store.answers(0, 2).tolist() == [1, UNASKED]
         assert store.reply_body("probe", 0, 0) is None
-        assert store.usage() == Usage(1, 6, 207, 2, 20, wasted=2)
+        assert store.usage() == Usage(
+            queries=1, attempts=6, prompt_tokens=207, completion_tokens=2, cached_tokens=20, wasted=2
+        )
         keep(store, saved(1))
         assert store.answers(0, 2).tolist() == [1, 1]
 

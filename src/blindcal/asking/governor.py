@@ -22,8 +22,7 @@ from blindcal.asking.run_context import RunContext
 from blindcal.asking.token_estimate import TokenEstimator, bytes_of
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.http_errors import ITEM_STATUSES
-from blindcal.endpoints.parameters import Accepted
+from blindcal.endpoints.refusals import ITEM_STATUSES, Accepted
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError
 from blindcal.records import Progress, Reply, Request, Usage
 from blindcal.store.run_store import ReplyKind, Store, StoredReply, usage_of
@@ -142,7 +141,16 @@ class Governor:
         """Report the progress of the run."""
         run, cost = self.run, None if self.run.prices is None else self.run.prices.cost(self.paid)
         if run.progress is not None:
-            run.progress(Progress(done, total, self.paid, cost, self.concurrency.limit, probing))
+            run.progress(
+                Progress(
+                    done=done,
+                    total=total,
+                    usage=self.paid,
+                    cost=cost,
+                    concurrency=self.concurrency.limit,
+                    probing=probing,
+                )
+            )
 
     # Requests
 

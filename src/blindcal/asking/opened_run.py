@@ -15,7 +15,7 @@ from blindcal.atomic_write import writing
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import Accepted
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import FileError
 from blindcal.store.run_store import RUN_FILE, Store
 

@@ -69,7 +69,14 @@ class TokenEstimator:
         size = bytes_of(request)
         mean = self.tokens / max(1, self.answered)  # some endpoints add their own prompt
         most = max(_WARY * self.expected(size), _WARY * mean, size + _AROUND * (1 + len(request.messages)))
-        return prices.cost(Usage(1, 1, round(most) * request.n, request.max_tokens * request.n))
+        return prices.cost(
+            Usage(
+                queries=1,
+                attempts=1,
+                prompt_tokens=round(most) * request.n,
+                completion_tokens=request.max_tokens * request.n,
+            )
+        )
 
 
 def bytes_of(request: Request) -> int:

@@ -1,55 +1,70 @@
-"""How a finished run asked its endpoint: the settings and what its preparation found, to ask the same way."""
+"""How a finished audit asked its endpoint, so that it can be asked the same way again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import msgspec
 
 from blindcal.auditing.prepare import Prepared
+from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError
-from blindcal.results.certificate import AskedAs
+from blindcal.records import Item
+from blindcal.results.certificate import AskedAs, Certificate
+from blindcal.results.run import Run
 from blindcal.settings import Settings
+from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from blindcal.text import printable
 
 
-@dataclass(frozen=True, slots=True)
-class AskedSource:
-    """What says how to ask, as errors name it, and how to make another one."""
+@dataclass(frozen=True, kw_only=True)
+class AskedSettings:
+    """The settings of a finished audit, and what its preparation learnt.
 
-    name: str
-    remedy: str
+    ``noted`` is the same as its run file notes it. ``served`` are the names in its replies, and ``items`` its
+    items, or ``None`` if their prompts are not known.
+    """
 
+    settings: Settings
+    prepared: Prepared
+    noted: AskedAs
+    served: tuple[ServedModel, ...]
+    items: list[Item] | None = None
 
-def settings_as_asked(
-    asked: AskedAs,
-    source: AskedSource,
-    *,
-    id_field: str | None = None,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-) -> Settings:
-    """The settings that a run was asked by, without those that are about its own items."""
-    try:
-        usual = {"group_field": "group", "sample": None}
-        named = {} if id_field is None else {"id_field": id_field}
-        return Settings.noted(asked.config).replace(
-            **usual, **named, api_key_env=api_key_env, timeout=timeout
-        )
-    except (InputError, TypeError) as error:
-        raise _unusable(source, error) from None
+    @classmethod
+    def of_run(cls, run: Run, **changes: Any) -> Self:
+        """Those of a run, with some settings changed that are not about its items."""
+        with Store.read(run.folder / RUN_FILE) as store:
+            noted = AskedAs(run.settings, store.note("ready") or {}, store.note("accepted"))
+            served, items = tuple(store.served_names()), store.questions()
+        return cls._read(noted, "the audit", "audit again", changes, served=served, items=items)
 
+    @classmethod
+    def of_certificate(cls, certificate: Certificate, **changes: Any) -> Self:
+        """Those that a certificate holds, with some settings changed."""
+        served = certificate.served
+        return cls._read(certificate.settings, "the certificate", "certify again", changes, served=served)
 
-def preparation_as_asked(asked: AskedAs, source: AskedSource) -> Prepared:
-    """What the preparation of a run found, without its cost."""
-    try:
-        found = msgspec.convert(asked.ready, Prepared)
-    except msgspec.ValidationError as error:
-        raise _unusable(source, error) from None
-    return replace(found, probe=None)
+    @classmethod
+    def _read(cls, noted: AskedAs, source: str, remedy: str, changes: dict[str, Any], **more: Any) -> Self:
+        try:
+            settings = Settings.noted(noted.config).replace(group_field="group", sample=None, **changes)
+            prepared = msgspec.convert(noted.ready, Prepared)
+        except (InputError, TypeError, msgspec.ValidationError) as error:
+            why = f"{source} does not say how to ask ({printable(str(error))})"
+            raise InputError(why, remedy=remedy) from None
+        return cls(settings=settings, prepared=replace(prepared, probe=None), noted=noted, **more)
 
+    @property
+    def question(self) -> TokenQuestion:
+        """How queries are formatted and their answers read."""
+        question = self.prepared.question(self.settings)
+        assert isinstance(question, TokenQuestion)
+        return question
 
-def _unusable(source: AskedSource, error: Exception) -> InputError:
-    return InputError(
-        f"{source.name} does not say how to ask ({printable(str(error))})", remedy=source.remedy
-    )
+    @property
+    def accepted(self) -> Accepted | None:
+        """Which fields the endpoint takes, if it has refused any."""
+        return msgspec.convert(self.noted.accepted, Accepted | None)

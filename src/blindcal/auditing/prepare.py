@@ -13,7 +13,7 @@ from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
 from blindcal.auditing.session import Session
-from blindcal.endpoints import tokens
+from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
@@ -92,9 +92,9 @@ class Prepared:
         return TokenQuestion(
             self.targets,
             design.offset,
-            method.biased,
-            seed,
-            method.tempered,
+            biased=method.biased,
+            seed=seed,
+            tempered=method.tempered,
             max_tokens=most,
             constraint=self.constraint,
             own_noise=design.seed if self.own_noise(method) else None,
@@ -153,7 +153,7 @@ async def _with_probe(session: Session, governor: Governor, targets: Targets | N
     expected, endpoint = probe_queries(several=items.choices is not None), governor.endpoint
     asked = GovernedEndpoint(governor, session.store, expected=expected)
     if targets is not None:
-        choice = tokens.Choice(targets, {}, 0)
+        choice = tokens.Choice(targets)
     else:
         if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
             session.run.tell(odd)
@@ -277,40 +277,23 @@ async def choose_tokens(
     """Choose the answer tokens that the settings ask for; pilot queries go through ``patient``."""
     prompt = settings.prompt
     if settings.free_text:
-        return tokens.Choice(_words(settings), {}, 0, no_ids="free text needs none")
+        return tokens.Choice(_words(settings), no_ids="free text needs none")
     if not isinstance(endpoint, HttpEndpoint):
         raise InputError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
     try:
         if by_hand:
-            vocabulary = tokens.Vocabulary(tokens.served(endpoint, settings.endpoint.model))
+            known = vocabulary.Vocabulary(vocabulary.served(endpoint, settings.endpoint.model))
         else:
-            vocabulary = await tokens.find(endpoint, patient, pilots[0], prompt.tokenizer)
-        if len(settings.answer_words) > 2:
-            return await _choose_answers(patient, pilots, vocabulary, settings)
-        positive = await tokens.candidates(settings.answer_words[0], vocabulary.encode, prompt.positive_ids)
-        negative = await tokens.candidates(settings.answer_words[1], vocabulary.encode, prompt.negative_ids)
-        return await tokens.choose(
-            patient, pilots, positive, negative, settings.target_semantics, unsure=vocabulary.unsure
-        )
+            known = await vocabulary.find(endpoint, patient, pilots[0], prompt.tokenizer)
+        ids = prompt.positive_ids, prompt.negative_ids
+        answers = await tokens.candidates_of(settings.answer_words, known.encode, ids)
+        return await tokens.choose(patient, pilots, answers, settings.target_semantics, unsure=known.unsure)
     except UnfitError as error:
         if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
-        return tokens.Choice(replace(_words(settings), semantics="sum"), {}, 0, no_ids=error.message)
-
-
-async def _choose_answers(
-    patient: Endpoint, pilots: Sequence[Item], vocabulary: tokens.Vocabulary, settings: Settings
-) -> tokens.Choice:
-    """Choose one token for each of more than two answers, or with ``max`` semantics all of them."""
-    answers = [
-        await tokens.candidates(word, vocabulary.encode, choice=True) for word in settings.answer_words
-    ]
-    if settings.target_semantics == "max":
-        tokens.check_clashes(answers)
-        return tokens.Choice(Targets((), (), "max", tuple(answers)), {}, 0)
-    return await tokens.choose_answers(patient, pilots, answers, unsure=vocabulary.unsure)
+        return tokens.Choice(replace(_words(settings), semantics="sum"), no_ids=error.message)
 
 
 def check_semantics(settings: Settings) -> None:
@@ -326,10 +309,8 @@ def check_semantics(settings: Settings) -> None:
 
 def _words(settings: Settings) -> Targets:
     """The answer words with meaningless token ids, for methods that need no token of the vocabulary."""
-    words = settings.answer_words
-    if len(words) > 2:
-        return Targets((), (), answers=tuple((Token(number, word),) for number, word in enumerate(words)))
-    return Targets((Token(0, words[0]),), (Token(1, words[1]),))
+    words = enumerate(settings.answer_words)
+    return tokens.targets_of([[Token(number, word)] for number, word in words])
 
 
 def objection(found: Probe, method: Method) -> str | None:

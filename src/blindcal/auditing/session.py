@@ -69,7 +69,7 @@ def check_affords_probe(session: Session) -> None:
         return
     count = probe_queries(several=items.choices is not None)
     tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
-    cost = prices.cost(Usage(count, count, tokens, count))
+    cost = prices.cost(Usage(queries=count, attempts=count, prompt_tokens=tokens, completion_tokens=count))
     if cost > _CLEARLY * max_cost:
         raise InputError(
             f"{{max_cost}} does not pay for the probe: its about {count} queries cost about ${cost:.2g}; "

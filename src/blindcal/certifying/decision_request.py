@@ -20,8 +20,8 @@ import numpy as np
 
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.parameters import Accepted
 from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import NotIdentifiedError
 from blindcal.methods import METHODS
 from blindcal.records import FloatArray, Message

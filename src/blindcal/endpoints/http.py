@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from blindcal.endpoints import http_errors as failures
-from blindcal.endpoints import replies, secrets
+from blindcal.endpoints import refusals, replies, secrets
 from blindcal.endpoints.address import Address, is_loopback
-from blindcal.endpoints.parameters import OPENAI_SAMPLERS, Accepted, changes_nothing, refused
+from blindcal.endpoints.refusals import OPENAI_SAMPLERS, Accepted, changes_nothing
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
 from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.records import Message, Reply, Request
@@ -127,20 +126,20 @@ class HttpEndpoint:
                     )
                 return found
             error = self._refusal(found, response.headers, raw)
-            if not failures.is_about_fields(found, raw, error):
+            if not refusals.is_about_fields(found, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
             learnt = self.accepted.after(raw, sent)
             if learnt.limit != accepted.limit:
                 self.accepted = learnt
                 continue
-            names = refused(raw, sent)
+            names = refusals.refused(raw, sent)
             harmless = [name for name in names if self._can_leave_out(name, sent[name])]
             if harmless:
                 self.accepted = self.accepted.without(harmless)
                 continue
             if names:
-                raise failures.unsupported(names[0], found, raw)
+                raise refusals.unsupported(names[0], found, raw)
             unknown = tuple(n for n in sent if n not in OPENAI_SAMPLERS and self._can_leave_out(n, sent[n]))
             answered = _settings(request, accepted) in self._answered  # so it is not about the fields
             if unexplained is not None or answered or not unknown:
@@ -165,7 +164,7 @@ class HttpEndpoint:
             response = await self._send("POST", url, body)
         status, raw = response.status, response.body
         if status != 200:
-            if status in NOT_OFFERED and not failures.blames_model(failures.said(raw)):
+            if status in NOT_OFFERED and not refusals.blames_model(refusals.said(raw)):
                 return None
             raise await self._located(self._refusal(status, response.headers, raw), raw)
         try:
@@ -201,14 +200,14 @@ class HttpEndpoint:
         model = self.address.model
         if isinstance(listed, int) or model in listed:
             return None
-        return f"the endpoint lists no model {printable(model, 80)!r}, but {failures.nearest(model, listed)}"
+        return f"the endpoint lists no model {printable(model, 80)!r}, but {refusals.nearest(model, listed)}"
 
     def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
-        address, said = self.address, failures.said(raw)
-        if status == 401 or failures.blames_key(said):
+        address, said = self.address, refusals.said(raw)
+        if status == 401 or refusals.blames_key(said):
             return self._key_refused(status, said)
-        error = failures.from_status(
+        error = refusals.from_status(
             status, headers, said, model=address.model, api_key_env=address.api_key_env
         )
         if status == 500 and not self._key and not self._answered:  # LiteLLM's proxy without a database
@@ -226,16 +225,16 @@ class HttpEndpoint:
 
     async def _located(self, error: EndpointError, raw: bytes) -> EndpointError:
         """The error, or what the endpoint's list of models tells about it if the address may be wrong."""
-        said, address = failures.said(raw), self.address
-        lost = isinstance(error, FatalError) and (error.status == 404 or failures.blames_model(said))
+        said, address = refusals.said(raw), self.address
+        lost = isinstance(error, FatalError) and (error.status == 404 or refusals.blames_model(said))
         if not lost or address.api_version is not None:
             return error
         try:
             here = await self.models()
             if isinstance(here, tuple):
-                if address.model in here and failures.blames_model(said):
+                if address.model in here and refusals.blames_model(said):
                     return error
-                return failures.not_there(said, self.url, address.model, address.api, here)
+                return refusals.not_there(said, self.url, address.model, address.api, here)
             there = await self.models("/v1") if here == 404 else here
         except EndpointError:
             return error

@@ -9,10 +9,13 @@ replies have a bound, and every failure is an `EndpointError` that quotes neithe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import errno
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
+from typing import Literal
 from urllib.request import getproxies, proxy_bypass
 
 from pyreqwest.client import Client, ClientBuilder
@@ -20,9 +23,31 @@ from pyreqwest.exceptions import DecodeError, PyreqwestError
 from pyreqwest.proxy import ProxyBuilder
 from pyreqwest.response import Response
 
-from blindcal.endpoints import http_errors as failures
 from blindcal.endpoints.address import authority, is_loopback, web_url
-from blindcal.errors import FatalError
+from blindcal.errors import EndpointError, FatalError, RetryableError
+from blindcal.text import printable
+
+Fate = Literal["retry", "fatal", "address"]
+"""An "address" failure is fatal until the endpoint has answered once; after that it is an outage."""
+
+# Keyed by the name of pyreqwest's class; the nearest ancestor counts, and a test fails when it has an error
+# that only the root covers. `_while_connecting` tells apart what fails before anything is sent.
+FATES: dict[str, Fate] = {
+    **dict.fromkeys(("PyreqwestError", "RequestTimeoutError", "NetworkError", "DecodeError"), "retry"),
+    **dict.fromkeys(("ClientClosedError", "RequestPanicError", "StatusError"), "retry"),
+    **dict.fromkeys(("RedirectError", "BuilderError", "ValueError"), "fatal"),
+}
+# Errors quote URLs or what the server sent, and both may hold a secret: these texts take their place.
+_BAD_URL = "the URL of the endpoint or of the proxy is not valid"
+_REASONS = {
+    "DecodeError": "the reply is not valid HTTP, breaks off, or cannot be unpacked",
+    "ReadError": "the reply breaks off",
+    "NetworkError": "the server disconnected",
+    "BuilderError": _BAD_URL,
+    "ValueError": _BAD_URL,
+}
+_CONNECTING = "client error (Connect)"
+_OS_ERROR = re.compile(r"\A(.*) \(os error (\d+)\)\Z", re.DOTALL)
 
 MAX_REPLY_BYTES = 4 * 2**20
 _IDLE = timedelta(seconds=15)  # after which a server or a router may have forgotten a connection
@@ -66,11 +91,11 @@ class HttpClient:
                 if response.status < 200 or _is_packed(response):
                     raise DecodeError("neither switched nor unpacked", {"causes": None})
         except (PyreqwestError, ValueError) as error:
-            raise failures.from_exception(error, self._authority, reached=self._reached) from None
+            raise from_exception(error, self._authority, reached=self._reached) from None
         self._reached = True
         raw = b"" if content is None else content.to_bytes()
         if len(raw) > MAX_REPLY_BYTES:
-            raise failures.too_large(MAX_REPLY_BYTES)
+            raise RetryableError(f"the endpoint sent a reply of more than {MAX_REPLY_BYTES:,} bytes")
         return ServerResponse(response.status, response.headers, raw)
 
     async def close(self) -> None:
@@ -118,3 +143,39 @@ def _proxy(root: str) -> str | None:
             "or unset it if no proxy is needed"
         ) from None
     return proxy
+
+
+def from_exception(error: Exception, authority: str, *, reached: bool) -> EndpointError:
+    """The endpoint error for one of pyreqwest; ``reached`` says whether the endpoint has ever answered."""
+    causes = [cause["message"] for cause in (getattr(error, "details", None) or {}).get("causes") or ()]
+    system = _OS_ERROR.match(causes[-1]) if causes else None
+    if system and int(system[2]) in (errno.EMFILE, errno.ENFILE):
+        return FatalError(
+            f"too many open files to connect to {authority}",
+            remedy="raise the limit (ulimit -n), or lower {concurrency}",
+            options={"concurrency": ...},
+        )
+    if isinstance(error, TimeoutError):
+        return RetryableError(f"no reply from {authority} in time")
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    if _CONNECTING in causes:
+        fate, reason = _while_connecting(causes)
+    else:
+        fate = next(FATES[kind] for kind in kinds if kind in FATES)
+        reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), kinds[0])
+    what = f"{authority}: {printable(system[1] if system else reason)}"
+    if fate == "retry" or (fate == "address" and reached):
+        return RetryableError(f"the connection failed: {what}")
+    if fate == "address":
+        return FatalError(f"cannot reach {what}: check the base URL, and that the server runs")
+    return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")
+
+
+def _while_connecting(causes: Sequence[str]) -> tuple[Fate, str]:
+    """Whose fault it is that no connection was made, and why; nothing was sent yet, so nothing is quoted."""
+    last = causes[-1]
+    if "dns error" in causes:
+        return "address", last.removeprefix("failed to lookup address information: ")
+    if _OS_ERROR.match(last) or last == "tls handshake eof":
+        return "address", last
+    return "fatal", "the proxy refuses the connection" if last.startswith("tunnel error") else last

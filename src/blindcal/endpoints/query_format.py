@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class ParsedAnswer:
 
     answer: int
     text: str
+    _: KW_ONLY
     low: float | None = None
     high: float | None = None
     reason: str = ""
@@ -63,19 +65,18 @@ class NoAnswerWordError(UnfitError):
     """No reply is an answer word. A run stops at it, and its result says what came back."""
 
 
-class QuestionFormat(Protocol):
-    """How a run makes its requests and reads the replies."""
+class QuestionFormat(ABC):
+    """How a run makes its requests, of at most ``max_tokens`` per answer, and reads the replies."""
 
-    @property
-    def max_tokens(self) -> int:
-        """Maximum number of tokens of an answer."""
-        ...
+    __slots__ = ()
+    max_tokens: int
 
     @property
     def about_answers(self) -> str:
         """What to know about the answers besides the method that asks for them; may be empty."""
-        ...
+        return ""
 
+    @abstractmethod
     def request(
         self,
         messages: tuple[Message, ...],
@@ -88,22 +89,21 @@ class QuestionFormat(Protocol):
 
         ``biases`` has what is added to each answer, if there are more than two (`Round`).
         """
-        ...
 
+    @abstractmethod
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The answer that a reply gives."""
-        ...
 
+    @abstractmethod
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
         """The error to raise if all of ``count`` answers are invalid.
 
         ``text`` is the last of them, and ``reason`` why it is no answer, if that is known.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class TokenQuestion:
+class TokenQuestion(QuestionFormat):
     """A question answered by one token: which tokens are biased, and which answer each stands for.
 
     ``biased=False`` sends no ``logit_bias`` (METHOD 6), and ``tempered=False`` no temperature, so that
@@ -118,6 +118,7 @@ class TokenQuestion:
 
     targets: Targets
     offset: float = 50.0
+    _: KW_ONLY
     biased: bool = True
     seed: int | None = None
     tempered: bool = True
@@ -137,6 +138,16 @@ class TokenQuestion:
                 if self._meaning.setdefault(spoken(token.text), meaning) != meaning:
                     both = "two answers" if self.targets.answers else "both positive and negative"
                     raise InputError(f"the answer {printable(token.text)!r} cannot mean {both}")
+
+    @property
+    def form(self) -> AnswerFormat:
+        """The form of the answers."""
+        return "word"
+
+    @property
+    def about_answers(self) -> str:
+        """What a constraint changes."""
+        return "" if self.constraint is None else CONSTRAINTS[self.constraint].measures
 
     def request(
         self,
@@ -162,7 +173,7 @@ class TokenQuestion:
             messages,
             bias,
             temperature if self.tempered else None,
-            self.max_tokens,
+            max_tokens=self.max_tokens,
             seed=_seed(self.seed, temperature, number),
             fields=self._fields,
         )
@@ -183,16 +194,6 @@ class TokenQuestion:
         """The answer that a reply's text is; case and surrounding white space do not matter."""
         return ParsedAnswer(self._meaning.get(spoken(reply.text), INVALID), printable(reply.text))
 
-    @property
-    def form(self) -> AnswerFormat:
-        """The form of the answers."""
-        return "word"
-
-    @property
-    def about_answers(self) -> str:
-        """What a constraint changes."""
-        return "" if self.constraint is None else CONSTRAINTS[self.constraint].measures
-
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - has none
         """An error that suggests wrong answer words or a bias without effect."""
         return NoAnswerWordError(
@@ -201,22 +202,15 @@ class TokenQuestion:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FreeTextQuestion:
-    """A question answered in free text that ends in one of the answer words, possibly after reasoning.
+class UnbiasedQuestion(QuestionFormat):
+    """A question that sends no bias, whose answer is read by its ``words``.
 
-    Answers of the ``form`` json are asked for by an instruction, and read from the field ``answer``.
-    ``tempered=False`` sends no temperature, for endpoints that take none. ``fields`` are further fields of
-    the request, and ``seed`` and ``constraint`` are as in `TokenQuestion`.
+    ``tempered`` says whether a temperature is sent: some endpoints take none.
     """
 
+    __slots__ = ()
     words: tuple[str, ...]
-    form: AnswerFormat = "sentence"
-    max_tokens: int = ANSWER_TOKENS["sentence"]
-    tempered: bool = True
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    seed: int | None = None
-    constraint: ConstraintName | None = None
+    tempered: bool
 
     def request(
         self,
@@ -226,13 +220,50 @@ class FreeTextQuestion:
         number: int = 0,
         biases: FloatArray | None = None,  # noqa: ARG002 - nothing is biased
     ) -> Request:
-        """The question, with room for a text as its answer."""
+        """The request of one query."""
+        return self._request(messages, temperature if self.tempered else None, number)
+
+    @abstractmethod
+    def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request: ...
+
+    def _number(self, place: int) -> int:
+        """The number of the answer that a word is: of two words, the positive one comes first."""
+        return (POSITIVE, NEGATIVE)[place] if len(self.words) == 2 else place
+
+
+@dataclass(frozen=True, slots=True)
+class FreeTextQuestion(UnbiasedQuestion):
+    """A question answered in free text that ends in one of the answer words, possibly after reasoning.
+
+    Answers of the ``form`` json are asked for by an instruction, and read from the field ``answer``.
+    ``fields`` are further fields of the request, and ``seed`` and ``constraint`` are as in `TokenQuestion`.
+    """
+
+    words: tuple[str, ...]
+    form: AnswerFormat = "sentence"
+    max_tokens: int = ANSWER_TOKENS["sentence"]
+    _: KW_ONLY
+    tempered: bool = True
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    constraint: ConstraintName | None = None
+
+    @property
+    def about_answers(self) -> str:
+        """How the answers are read, and what a constraint changes."""
+        if self.constraint is not None:
+            return CONSTRAINTS[self.constraint].measures
+        if self.form == "json":
+            return "the answers are JSON, and its field counts"
+        return "the answers are free text, and what a text settles on counts, after any reasoning"
+
+    def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request:
         constrained = {} if self.constraint is None else CONSTRAINTS[self.constraint].fields(self.words)
         return Request(
             ask_json(messages, self.words) if self.form == "json" else messages,
-            temperature=temperature if self.tempered else None,
+            temperature=temperature,
             max_tokens=self.max_tokens,
-            seed=_seed(self.seed, temperature, number),
+            seed=_seed(self.seed, 1.0 if temperature is None else temperature, number),
             fields={**self.fields, **constrained},
         )
 
@@ -245,36 +276,27 @@ class FreeTextQuestion:
             found = read(reply.text, self.words, finished=reply.finish_reason != "length")
         lines = "\n".join(reply.text.splitlines())
         kept = visible(shortened(lines, _STATED_CHARACTERS), lines=True)
-        answer = INVALID if found.answer is None else _numbers(self.words)[found.answer]
+        answer = INVALID if found.answer is None else self._number(found.answer)
         return ParsedAnswer(answer, kept, reason=found.reason)
-
-    @property
-    def about_answers(self) -> str:
-        """How the answers are read, and what a constraint changes."""
-        if self.constraint is not None:
-            return CONSTRAINTS[self.constraint].measures
-        if self.form == "json":
-            return "the answers are JSON, and its field counts"
-        return "the answers are free text, and what a text settles on counts, after any reasoning"
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
         """An error that says why the texts are no answers, and what would help."""
         if reason in ("cut short", "empty"):
             return _no_room(count, reason, self.max_tokens)
+        words = f"{', '.join(map(repr, self.words[:-1]))} or {self.words[-1]!r}"
         why = f" ({reason})" if reason else ""
         return UnfitError(
-            f"none of {count} texts settles on {_either(self.words)}{why}; the last one "
-            f"ends in {printable(text[-80:], 80)!r}",
+            f"none of {count} texts settles on {words}{why}; the last one ends in "
+            f"{printable(text[-80:], 80)!r}",
             remedy="check the answer words, and that the prompt asks for one of them",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class LogprobQuestion:
+class LogprobQuestion(UnbiasedQuestion):
     """A question whose answer is read from the logprobs of its first token; no token ids are needed.
 
-    ``top`` is the number of logprobs to ask for. ``tempered=False`` sends no temperature, for endpoints that
-    take none.
+    ``top`` is the number of logprobs to ask for.
     """
 
     words: tuple[str, ...]
@@ -283,17 +305,8 @@ class LogprobQuestion:
     tempered: bool = True
     max_tokens: int = field(init=False, default=1)
 
-    def request(
-        self,
-        messages: tuple[Message, ...],
-        shift: float,  # noqa: ARG002 - nothing is biased
-        temperature: float,
-        number: int = 0,  # noqa: ARG002 - nothing is drawn
-        biases: FloatArray | None = None,  # noqa: ARG002 - nothing is biased
-    ) -> Request:
-        """The question as it is, with logprobs."""
-        heat = temperature if self.tempered else None
-        return Request(messages, temperature=heat, top_logprobs=self.top)
+    def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request:  # noqa: ARG002 - nothing is drawn
+        return Request(messages, temperature=temperature, top_logprobs=self.top)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The likeliest answer, and the bounds of the log-odds; invalid if no answer is in the list."""
@@ -306,14 +319,14 @@ class LogprobQuestion:
         text = printable(f"{printable(reply.text, 40)} ({shown})")
         if not any(found.shown):
             return ParsedAnswer(INVALID, text, mass=found.mass)
-        answer = _numbers(self.words)[found.likeliest]
         about = 0 if len(self.words) == 2 else found.likeliest
-        return ParsedAnswer(answer, text, found.low(about), found.high(about), mass=found.mass)
-
-    @property
-    def about_answers(self) -> str:
-        """Nothing: the method says all of it."""
-        return ""
+        return ParsedAnswer(
+            self._number(found.likeliest),
+            text,
+            low=found.low(about),
+            high=found.high(about),
+            mass=found.mass,
+        )
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text
         """An error that suggests other words or another method."""
@@ -326,12 +339,11 @@ class LogprobQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfidenceQuestion:
+class ConfidenceQuestion(UnbiasedQuestion):
     """A question answered in free text: an answer word, and a confidence in it (METHOD 3, verbalized).
 
     An answer that does not state both is invalid, and so is a confidence outside 50% to 100% if there are two
-    answers. ``instruction`` is by default the usual one. ``tempered=False`` sends no temperature, for
-    endpoints that take none.
+    answers. ``instruction`` is by default the usual one.
     """
 
     words: tuple[str, ...]
@@ -339,18 +351,9 @@ class ConfidenceQuestion:
     max_tokens: int = STATED_TOKENS
     tempered: bool = True
 
-    def request(
-        self,
-        messages: tuple[Message, ...],
-        shift: float,  # noqa: ARG002 - nothing is biased
-        temperature: float,
-        number: int = 0,  # noqa: ARG002 - nothing is drawn
-        biases: FloatArray | None = None,  # noqa: ARG002 - nothing is biased
-    ) -> Request:
-        """The question with the instruction to state a confidence, and enough tokens for the answer."""
+    def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request:  # noqa: ARG002 - nothing is drawn
         asked = ask_confidence(messages, self.words, self.instruction)
-        heat = temperature if self.tempered else None
-        return Request(asked, temperature=heat, max_tokens=self.max_tokens)
+        return Request(asked, temperature=temperature, max_tokens=self.max_tokens)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The stated answer; invalid if no confidence is stated.
@@ -364,11 +367,6 @@ class ConfidenceQuestion:
             answer = likelier if found.answer is None else found.answer
         lines = (printable(line, _STATED_CHARACTERS) for line in reply.text.splitlines())
         return ParsedAnswer(answer, "\n".join(lines), reason="" if reply.text.strip() else "empty")
-
-    @property
-    def about_answers(self) -> str:
-        """Nothing: the method says all of it."""
-        return ""
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
         """An error that says that the model does not state its confidence."""
@@ -402,15 +400,6 @@ class VerbalAnswers:
 
     p: FloatArray
     reasons: dict[str, int]
-
-
-def _numbers(words: tuple[str, ...]) -> Sequence[int]:
-    """The number of the answer that each word is: of two words, the positive one comes first."""
-    return (POSITIVE, NEGATIVE) if len(words) == 2 else range(len(words))
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
 
 
 def _seed(seed: int | None, temperature: float, number: int) -> int | None:

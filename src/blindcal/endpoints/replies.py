@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from blindcal.endpoints.http_errors import status_within
 from blindcal.errors import EndpointError, ReplyError, RetryableError
 from blindcal.records import Reply
 from blindcal.untrusted_json import JsonError, read_json
@@ -96,10 +95,16 @@ def read(status: int, raw: bytes, *, chat: bool, free_text: bool = False) -> Rep
         return status
     try:
         parsed = _decode(raw, chat)
-        return status_within(parsed.error) if parsed.error else _as_reply(parsed, free_text)
+        return _status_of(parsed.error) if parsed.error else _as_reply(parsed, free_text)
     except EndpointError as error:
         error.billed = _billed(raw)
         raise
+
+
+def _status_of(error: Any) -> int:
+    """The HTTP status of an error inside a 200 reply; 502 (bad gateway) if it names none."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 300 <= code < 600 else 502
 
 
 def _billed(raw: bytes) -> tuple[int, int, int]:
@@ -139,14 +144,14 @@ def _as_reply(parsed: Chat | Text, free_text: bool) -> Reply:
     return Reply(  # not by `replace`, which takes several times as long
         first.text,
         first.finish_reason,
-        prompt,
-        completion,
-        cached,
-        parsed.model,
-        first.logprobs,
-        first.logprob,
-        fingerprint,
-        tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        model=parsed.model,
+        logprobs=first.logprobs,
+        logprob=first.logprob,
+        fingerprint=fingerprint,
+        further=tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
     )
 
 

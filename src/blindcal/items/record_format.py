@@ -115,9 +115,9 @@ class RecordFormat:
             _optional(record, self.id_field) or str(number),
             self._label(record, choices, answers) if labelled else UNLABELLED,
             self._messages(record, choices, answers),
-            _optional(record, self.group_field),
-            self._part(record),
-            len(choices or answers) or 2,
+            group=_optional(record, self.group_field),
+            part=self._part(record),
+            choices=len(choices or answers) or 2,
         )
 
     def choices(self, record: Record, number: int) -> Choices | None:

@@ -236,7 +236,7 @@ class ArrivalReader:
         record, reading = decode(line), self._reading
         given = _name_in(record, reading.id_field)
         if given is not None and self._only_a_label(record):
-            return Arrival(given, None, b"", self._label(record, 0))
+            return Arrival(id=given, item=None, digest=b"", label=self._label(record, 0))
         # The number decides in which order options are shown, and must not depend on the place in the stream.
         rest = {name: value for name, value in record.items() if name != reading.label_field}
         known = given if given is not None else json.dumps(rest, sort_keys=True)
@@ -255,7 +255,13 @@ class ArrivalReader:
                 label = self._label(record, number)
             except InputError as error:
                 problem = error.message
-        return Arrival(name, replace(item, id=name, group=None, part=part), digest, label, problem)
+        return Arrival(
+            id=name,
+            item=replace(item, id=name, group=None, part=part),
+            digest=digest,
+            label=label,
+            problem=problem,
+        )
 
     def label(self, line: bytes) -> Arrival:
         """Read a record that brings the label of an item."""
@@ -263,7 +269,7 @@ class ArrivalReader:
         given = _name_in(record, field)
         if given is None:
             raise InputError(f"field {printable(field, 40)!r} is missing, so the label belongs to no item")
-        return Arrival(given, None, b"", self._label(record, 0))
+        return Arrival(id=given, item=None, digest=b"", label=self._label(record, 0))
 
     def _label(self, record: Record, number: int) -> int:
         try:

@@ -21,8 +21,8 @@ import numpy as np
 
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
-from blindcal.endpoints.http_errors import ITEM_STATUSES
 from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
+from blindcal.endpoints.refusals import ITEM_STATUSES
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in
 from blindcal.errors import FatalError, InputError, UnsupportedError
 from blindcal.probing.bias_checks import BiasChecks

@@ -47,7 +47,7 @@ class RecordedConfidence:
         """The answers, one per item; those that state no confidence are invalid."""
         answers = np.where(np.isfinite(self.p), self.p >= 0.5, INVALID).astype(np.int64)
         nothing = np.zeros(self.p.size)
-        return AnswerTable(np.arange(self.p.size), nothing, nothing, answers, self.p)
+        return AnswerTable(np.arange(self.p.size), nothing, nothing, answers, stated=self.p)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

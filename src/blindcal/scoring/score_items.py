@@ -129,15 +129,10 @@ async def _model_scorer(
             "{tokenizer} is for endpoints: a model that is loaded here has its own",
             options={"tokenizer": prompt.tokenizer},
         )
-    words = settings.answer_words
-    if len(words) > 2:
-        answers = [await tokens.candidates(word, model.encode, choice=True) for word in words]
-        tokens.check_clashes(answers)
-        found = Targets((), (), "max", tuple(answers))
-    else:
-        positive = await tokens.candidates(words[0], model.encode, prompt.positive_ids)
-        negative = await tokens.candidates(words[1], model.encode, prompt.negative_ids)
-        found = Targets(positive, negative, "max")
+    ids = prompt.positive_ids, prompt.negative_ids
+    answers = await tokens.candidates_of(settings.answer_words, model.encode, ids)
+    tokens.check_clashes(answers)
+    found = tokens.targets_of(answers, "max")
 
     async def score(items: Iterable[Item], targets: Targets) -> AsyncIterator[list[Score]]:
         for batch in model.scores(items, targets):

@@ -112,14 +112,14 @@ class StoredReply:
 def usage_of(replies: Sequence[StoredReply]) -> Usage:
     """What the replies cost together; faster than the sum of their own."""
     return Usage(
-        sum(reply.queries for reply in replies if reply.outcome),
-        sum(reply.attempts for reply in replies),
-        sum(reply.prompt_tokens for reply in replies),
-        sum(reply.completion_tokens for reply in replies),
-        sum(reply.cached_tokens for reply in replies),
-        sum(reply.answer == INVALID for reply in replies if reply.outcome),
-        sum(reply.unusable for reply in replies if reply.outcome),
-        sum(reply.queries for reply in replies if not reply.outcome),
+        queries=sum(reply.queries for reply in replies if reply.outcome),
+        attempts=sum(reply.attempts for reply in replies),
+        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
+        completion_tokens=sum(reply.completion_tokens for reply in replies),
+        cached_tokens=sum(reply.cached_tokens for reply in replies),
+        invalid=sum(reply.answer == INVALID for reply in replies if reply.outcome),
+        unusable=sum(reply.unusable for reply in replies if reply.outcome),
+        wasted=sum(reply.queries for reply in replies if not reply.outcome),
     )
 
 
@@ -282,8 +282,15 @@ class Store:
         if any(messages is None for _, _, messages, *_ in rows):
             return None
         return [
-            Item(name, label, msgspec.json.decode(messages, type=tuple[Message, ...]), *rest)
-            for name, label, messages, *rest in rows
+            Item(
+                name,
+                label,
+                msgspec.json.decode(messages, type=tuple[Message, ...]),
+                group=group,
+                part=part,
+                choices=choices,
+            )
+            for name, label, messages, group, part, choices in rows
         ]
 
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
@@ -322,8 +329,8 @@ class Store:
                 np.frombuffer(items, np.int64),
                 np.frombuffer(shifts),
                 np.frombuffer(temperatures),
-                None if about is None else np.frombuffer(about, np.int64),
-                None if biases is None else np.frombuffer(biases).reshape(len(items) // 8, -1),
+                about=None if about is None else np.frombuffer(about, np.int64),
+                biases=None if biases is None else np.frombuffer(biases).reshape(len(items) // 8, -1),
             )
             for items, shifts, temperatures, about, biases in rows
         ]
@@ -409,7 +416,7 @@ class Store:
             ),
         ]
         (row,) = self._execute(f"SELECT {', '.join(columns)} FROM replies {chosen}", *kinds)
-        return Usage(*map(int, row))
+        return Usage.of(*map(int, row))
 
     # Answers: the outcomes of the queries of the design
 

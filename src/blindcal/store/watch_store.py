@@ -115,8 +115,15 @@ class WatchStore(Store):
             end,
         )
         return [
-            Item(name, label, msgspec.json.decode(messages or "[]", type=tuple[Message, ...]), *rest)
-            for name, label, messages, *rest in rows
+            Item(
+                name,
+                label,
+                msgspec.json.decode(messages or "[]", type=tuple[Message, ...]),
+                group=group,
+                part=part,
+                choices=choices,
+            )
+            for name, label, messages, group, part, choices in rows
         ]
 
     def names_between(self, first: int, end: int) -> list[tuple[str, str | None]]:

@@ -1,4 +1,4 @@
-"""A certificate for the embedded model, with thresholds among its own hidden probabilities."""
+"""Decisions by the embedded model, for real: each is the one that its hidden log-odds give."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.limits import Limits
 from blindcal.auditing.prepare import Prepared
-from blindcal.endpoints import tokens
+from blindcal.certifying.decide import decide
+from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.local_server import Served
+from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.items.catalogue import builtin
 from blindcal.items.files import load
 from blindcal.records import FloatArray, Item, Request, Targets
@@ -22,8 +24,10 @@ from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.logprobs import Reader, log_odds
 from blindcal.settings import Settings
 from blindcal.store.run_store import ServedModel
-from certified_runs import side
-from certifying import certificate
+from certified_runs import certificate, near, ruled, side
+from serving import model_or_skip
+
+N = 24
 
 
 def write_questions(path: Path, n: int) -> Path:
@@ -36,7 +40,7 @@ def write_questions(path: Path, n: int) -> Path:
 async def hidden(served: Served, items: list[Item]) -> tuple[Targets, FloatArray, ServedModel]:
     """The tokens of Yes and No, the log-odds that the server computes for each item, and its own name."""
     async with HttpEndpoint(Address(served.base_url, served.model, "completions")) as endpoint:
-        encode = tokens.served(endpoint, served.model)
+        encode = vocabulary.served(endpoint, served.model)
         yes, no = await tokens.candidates("Yes", encode), await tokens.candidates("No", encode)
         targets = Targets(yes[:1], no[:1])
         reader = await Reader.open(endpoint, items[0], targets)
@@ -63,3 +67,15 @@ def ruling(served: Served, path: Path) -> tuple[Certificate, FloatArray]:
         settings=AskedAs(config, ready),
     )
     return replace(rule, expires=rule.expires.replace(year=2999)), 1 / (1 + np.exp(-odds))
+
+
+def test_each_decision_follows_the_hidden_log_odds(tmp_path: Path) -> None:
+    """Accepted, rejected and abstained from as the certified rule says; no item is at a threshold."""
+    path = write_questions(tmp_path / "questions.jsonl", N)
+    with serve(model_or_skip(), ServerSettings(context=512, threads=1)) as served:
+        rule, p = ruling(served, path)
+        found = decide(rule, path, out=tmp_path / "out", limits=Limits(concurrency=2), timeout=600)
+    assert near(p, rule, within=1e-4) == 0
+    assert [one.decision for one in found] == ruled(p, rule)
+    assert min(found.accepted, found.rejected, found.abstained) >= N // 4
+    assert not found.forced

@@ -1,0 +1,294 @@
+"""`blindcal certify` over real HTTP: it certifies what the endpoint does, and asks nothing twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import blindcal as bc
+from blindcal.asking.limits import Limits
+from blindcal.certifying.certify import certify
+from blindcal.certifying.design import CertifyDesign, CertifyGoal, plan_certification
+from blindcal.errors import NotCertifiedError, NotIdentifiedError
+from blindcal.records import IntArray
+from blindcal.results.certificate import Certificate
+from blindcal.results.run import Run, open_run
+from blindcal.simulation.replay import Server
+from blindcal.store.run_store import RUN_FILE, Store
+from commanding import blindcal
+from deciding import audited, decided, model, serving, write_items
+from finished_runs import FinishedRuns, without_page
+
+N = 900
+LABELS, P = model(N, 5)
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_items(tmp_path_factory.mktemp("certify") / "items.jsonl", LABELS)
+
+
+@pytest.fixture(scope="module")
+def server(items: Path) -> Iterator[Server]:
+    with serving(items, P) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def audit_folder(items: Path, server: Server) -> Path:
+    """A finished audit, which no test changes."""
+    with without_page():
+        return audited(items, server, items.parent / "run", resamples=20)
+
+
+@pytest.fixture
+def run(audit_folder: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(audit_folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def made(audit_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate of the audit by its own endpoint."""
+    folder = tmp_path_factory.mktemp("made") / "run"
+    shutil.copytree(audit_folder, folder)
+    return certify(folder, 0.9)
+
+
+def moved(run: Path, server: Server) -> None:
+    """Let a run be about an endpoint at another address."""
+    with Store.open(run / RUN_FILE) as store:
+        store.set_note("config", {**store.note("config"), "base_url": server.base_url})
+
+
+def certifying(run: Path, *goal: float) -> IntArray:
+    return np.array(plan_certification(open_run(run), CertifyGoal(*goal)).items)
+
+
+def check_counts(made: Certificate, mine: IntArray) -> None:
+    """The counts are those of all certifying items at the threshold, and the bound is reached."""
+    for side, label in ((made.accept, 1), (made.reject, 0)):
+        if side is not None:
+            here = (P[mine] >= side.threshold) == (label == 1)
+            assert (side.decided, side.right) == (here.sum(), (LABELS[mine][here] == label).sum())
+            assert side.bound >= side.wanted
+            assert side.items == mine.size
+            assert side.threshold == pytest.approx(expit(-side.shift))
+
+
+def test_a_certificate_counts_what_the_endpoint_decides(run: Path, server: Server) -> None:
+    """Its counts are the truth, its request takes the decision, and the same again asks nothing."""
+    asked = server.answered
+    done = blindcal("certify", run, "--precision", 0.9)
+    assert done.exit_code == 0, done.output
+    made = Certificate.load(run / "certificate.json")
+    check_counts(made, certifying(run, 0.9))
+    assert made.queries == server.answered - asked
+    assert made.reused > 0
+    assert made.reject is None
+    assert (made.expires - made.made).days == 90
+    assert f"accept     from {made.accept.threshold:.4f}, by 'Yes': precision at least 0.9" in done.stdout
+    near = np.argsort(np.abs(P - made.accept.threshold))[:10]
+    for k in near[np.abs(P[near] - made.accept.threshold) > 1e-4]:
+        assert decided(made.request.accept, made.request.url, int(k)) == (P[k] >= made.accept.threshold)
+    asked = server.answered
+    assert bc.certify(run, 0.9, out=run / "again.json") == made == Certificate.load(run / "again.json")
+    assert server.answered == asked
+
+
+def test_two_thresholds_abstain_between_them(run: Path) -> None:
+    """Each side has its own bound at half of what may go wrong, and JSON is the certificate itself."""
+    wish = ("--precision", 0.9, "--negative-precision", 0.8, "--expires", 7)
+    done = blindcal("certify", run, *wish, "--out", run / "rule.json", "--json")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == (run / "rule.json").read_text()
+    made = Certificate.load(run / "rule.json")
+    check_counts(made, certifying(run, 0.9, 0.8))
+    assert made.reject is not None
+    assert made.reject.threshold <= made.accept.threshold
+    assert made.accept.level == made.reject.level == 0.975
+    assert (made.accept.wanted, made.reject.wanted) == (0.9, 0.8)
+    assert (made.expires - made.made).days == 7
+    assert not (run / "certificate.json").exists()
+
+
+def test_what_does_not_pass_is_not_written(run: Path, server: Server) -> None:
+    """Its own exit status, and what was seen; if even luck would not do, nothing is paid for."""
+    before = server.answered
+    hopeless = blindcal("certify", run, "--precision", 0.99999)
+    assert hopeless.exit_code == 6
+    assert "no threshold has a chance to pass" in hopeless.stderr
+    assert server.answered == before
+    assert not list(run.glob("certify-*"))
+    done = blindcal("certify", run, "--precision", 0.98, "--json")
+    assert done.exit_code == 6
+    assert json.loads(done.stdout)["certified"] is False
+    assert "no threshold passes: of 675 items," in done.stderr
+    assert "0.98 is wanted" in done.stderr
+    assert not (run / "certificate.json").exists()
+
+
+def test_a_limit_stops_and_the_same_again_goes_on(run: Path, server: Server) -> None:
+    """What was asked before the limit is not asked again, and the plan stays the one it was begun with."""
+    before = server.answered
+    done = blindcal("certify", run, "--precision", 0.9, "--max-queries", 100)
+    assert done.exit_code == 3, done.output
+    assert server.answered - before == 100
+    assert "what was asked is kept" in done.stderr
+    made = certify(run, 0.9)
+    assert made.queries == server.answered - before
+    check_counts(made, certifying(run, 0.9))
+
+
+def test_a_limit_after_a_pass_certifies_what_passed(run: Path, made: Certificate) -> None:
+    """The sequence may end anywhere: what passed holds, with the worst that open items could make of it."""
+    plan = plan_certification(open_run(run), CertifyGoal(0.9))
+    queries = plan.with_controls(CertifyDesign.of(open_run(run), plan).first_queries()) + 60
+    part = certify(run, 0.9, limits=Limits(max_queries=queries))
+    assert part.queries <= queries < made.queries
+    assert part.accept.threshold >= made.accept.threshold
+    assert part.accept.bound >= 0.9
+
+
+def test_a_dry_run_says_what_it_takes_at_most(run: Path, server: Server, made: Certificate) -> None:
+    """It asks nothing, and the certification keeps to it."""
+    before = server.answered
+    plan = json.loads(blindcal("certify", run, "--precision", 0.9, "--dry-run", "--json").stdout)
+    shown = blindcal("certify", run, "--precision", 0.9, "--dry-run", "--prices", "1,2")
+    assert f"at most {plan['most_queries']:,}, controls included" in shown.stdout
+    assert "at most $" in shown.stdout
+    assert server.answered == before
+    assert not list(run.glob("certify-*"))
+    assert plan["choosing"] + plan["certifying"] == N
+    assert made.queries <= plan["most_queries"]
+
+
+def test_the_order_follows_from_the_choosing_items_alone(audit_folder: Path) -> None:
+    """Other labels and answers of the certifying items change nothing; of a group one item certifies."""
+    opened = open_run(audit_folder)
+    plan = plan_certification(opened, CertifyGoal(0.9))
+    labels, theirs = opened.labels.copy(), np.isin(opened.answered.items, plan.items)
+    labels[list(plan.items)] = 1 - labels[list(plan.items)]
+    answers = np.where(theirs, 1 - opened.answered.answers, opened.answered.answers)
+    other = replace(opened, labels=labels, answered=replace(opened.answered, answers=answers))
+    assert plan_certification(other, CertifyGoal(0.9)) == plan
+    grouped = replace(opened, group_names=tuple(f"g{k // 3}" for k in range(N)))
+    plan = plan_certification(grouped, CertifyGoal(0.8))
+    assert len(plan.items) == len({k // 3 for k in plan.items}) == plan.choosing == 225
+
+
+def test_a_noisy_endpoint_is_asked_at_each_threshold_itself(items: Path, tmp_path: Path) -> None:
+    """An answer at another threshold is not what the deployed request would get, so none is reused."""
+    with serving(items, P, jitter=0.3) as server, without_page():
+        run = audited(items, server, tmp_path / "run", resamples=20)
+        assert open_run(run).noise.best.jitter > 0
+        made = certify(run, 0.85)
+    assert plan_certification(open_run(run), CertifyGoal(0.85)).reuse == "none"
+    assert made.reused == 0
+    with Store.read(next(run.glob("certify-*")) / RUN_FILE) as store:
+        asked = store.answered()
+    mine = asked.shifts == made.accept.shift
+    assert sorted(asked.items[mine]) == certifying(run, 0.85).tolist()
+    assert made.accept.decided == asked.answers[mine].sum()
+
+
+def test_noise_that_shows_while_certifying_ends_reuse(run: Path, items: Path) -> None:
+    """Once repeated queries disagree, every item is asked at the threshold itself, from the first on."""
+    stages: list[str] = []
+    with serving(items, P, jitter=1.0) as server:
+        moved(run, server)
+        made = certify(run, 0.8, stage=stages.append)
+    assert any("answered differently" in stage for stage in stages)
+    assert made.reused == 0
+    with Store.read(next(run.glob("certify-*")) / RUN_FILE) as store:
+        asked = store.answered()
+        assert store.note("reuse") == "none"
+    assert made.accept.decided == asked.answers[asked.shifts == made.accept.shift].sum()
+
+
+def test_another_fingerprint_ends_the_reuse_of_the_runs_answers(
+    run: Path, items: Path, made: Certificate
+) -> None:
+    """The certificate is about the endpoint as it is now: all items are asked, and the user is told."""
+    stages: list[str] = []
+    with serving(items, P, fingerprint="fp_2") as server:
+        moved(run, server)
+        now = certify(run, 0.9, stage=stages.append)
+    assert [name.fingerprint for name in now.served] == ["fp_2"]
+    assert any("no answer of the run is reused" in stage for stage in stages)
+    assert now.reused == 0
+    assert now.queries > made.queries
+    assert now.accept == made.accept  # the model is the same, and so are the counts
+
+
+def test_an_endpoint_that_changed_in_silence_is_noticed(run: Path, items: Path) -> None:
+    """A few items are asked again although the run decides them; if they differ, no answer is reused."""
+    stages: list[str] = []
+    with serving(items, P, drift=-1.0) as server:
+        moved(run, server)
+        made = certify(run, 0.9, stage=stages.append)
+    assert any("no longer answers as in the run" in stage for stage in stages)
+    assert made.reused == 0
+    mine = certifying(run, 0.9)
+    here = expit(np.log(P / (1 - P)) - 1.0)[mine] >= made.accept.threshold
+    assert (made.accept.decided, made.accept.right) == (here.sum(), LABELS[mine][here].sum())
+
+
+def unsteady(run: Run) -> Run:
+    assert run.result.steadiness is not None
+    steadiness = replace(run.result.steadiness, warnings=("The answers changed.",))
+    return replace(run, result=replace(run.result, steadiness=steadiness))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            lambda run: replace(run, result=replace(run.result, objection="no bias")),
+            "forced although its probe",
+        ),
+        (unsteady, "was not steady: The answers changed"),
+        (lambda run: replace(run, answered=run.answered.rows(run.answered.items < 50)), "the least are 40"),
+    ],
+)
+def test_runs_that_cannot_be_certified_say_why(audit_folder: Path, change: Any, why: str) -> None:
+    """Where the probe or the run itself objected a certified shift may do nothing; few items say nothing."""
+    with pytest.raises(NotIdentifiedError, match=why):
+        certify(change(open_run(audit_folder)), 0.9)
+
+
+def test_runs_of_other_kinds_are_refused(run: Path, finished_runs: FinishedRuns) -> None:
+    """Several answers, no logit_bias, and prompts that were not kept: nothing is asked."""
+    for name, why in (("choices", "more than two answers"), ("logprobs", "sends no logit_bias")):
+        with pytest.raises(NotIdentifiedError, match=why):
+            certify(finished_runs.original(name).folder, 0.9)
+    with sqlite3.connect(run / RUN_FILE) as db:
+        db.execute("UPDATE items SET messages = NULL")
+    with pytest.raises(NotIdentifiedError, match="keeps only hashes of its prompts"):
+        certify(run, 0.9)
+    assert not list(run.glob("certify-*"))
+
+
+def test_refused_items_count_against_the_rule(run: Path, items: Path) -> None:
+    """An item that gets no answer is a wrong decision; the error says how many there were."""
+    with serving(items, P, outside=0.1) as server:
+        moved(run, server)
+        with pytest.raises(NotCertifiedError, match="without a valid answer as wrong"):
+            certify(run, 0.95)
+
+
+def test_wrong_goals_are_refused(run: Path) -> None:
+    """In Python by name, on the command line as usage."""
+    with pytest.raises(bc.InputError, match="precision: must be between 0 and 1"):
+        certify(run, 1.5)
+    assert blindcal("certify", run).exit_code == 2
