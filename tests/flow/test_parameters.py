@@ -14,7 +14,7 @@ import msgspec
 import openai
 import pytest
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import GovernedEndpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import SAMPLERS, Accepted, changes_nothing, refused

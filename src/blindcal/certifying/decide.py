@@ -27,10 +27,8 @@ from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, blocking
 from blindcal.asking.sender import RunOutcome, ask_design
-from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
 from blindcal.auditing.audit import default_folder
-from blindcal.auditing.prepare import Prepared
-from blindcal.auditing.session import Session, control_every
+from blindcal.auditing.prepared import AskedSettings, Prepared, Session, control_every
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.endpoint_check import (
     CERTIFY_AGAIN,
@@ -43,7 +41,6 @@ from blindcal.certifying.endpoint_check import (
 )
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
@@ -57,7 +54,6 @@ from blindcal.store.run_store import Store
 from blindcal.text import printable
 
 FOLDER = Path("decisions")
-_SOURCE = AskedSource("the certificate", "certify again")
 
 
 async def decide_async(
@@ -117,12 +113,12 @@ async def decide_async(
     """
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
-    settings = certified_settings(certificate, id_field=id_field, api_key_env=api_key_env, timeout=timeout)
-    prepared = preparation_as_asked(certificate.settings, _SOURCE)
+    asked = certified_settings(certificate, id_field=id_field, api_key_env=api_key_env, timeout=timeout)
+    settings = asked.settings
     folder = Path(out) if out is not None else decision_folder(items, certificate)
     run = RunContext.of(limits, prices, progress, stage, stop)
-    accepted = msgspec.convert(certificate.settings.accepted, Accepted | None)
-    async with opened_run(folder, settings.endpoint, run, endpoint, Store, accepted) as (store, governor):
+    opening = opened_run(folder, settings.endpoint, run, endpoint, Store, asked.accepted)
+    async with opening as (store, governor):
         run.tell("reading items")
         loaded = await asyncio.to_thread(_read_items, items, settings)
         session = Session(loaded, settings, store, run)
@@ -131,7 +127,7 @@ async def decide_async(
             force = True
         else:
             check_expiry(store, certificate, force=force)
-        await check_endpoint(session, certificate, prepared, governor, force=force)
+        await check_endpoint(session, certificate, asked.prepared, governor, force=force)
         run.tell("asking")
         outcome = await _ask(session, certificate, governor, force)
         if outcome.stopped is None:
@@ -155,10 +151,12 @@ def certified_settings(
     id_field: str | None = None,
     api_key_env: str = "OPENAI_API_KEY",
     timeout: float = 60.0,
-) -> Settings:
-    """How the certificate asks: by the settings of its audit, without those that are about labelled items."""
-    return settings_as_asked(
-        certificate.settings, _SOURCE, id_field=id_field, api_key_env=api_key_env, timeout=timeout
+) -> AskedSettings:
+    """How the certificate asks: as its audit did, except for what is about labelled items."""
+    named = {} if id_field is None else {"id_field": id_field}
+    source, remedy = "the certificate", "certify again"
+    return AskedSettings.of(
+        certificate.settings, source, remedy, api_key_env=api_key_env, timeout=timeout, **named
     )
 
 

@@ -20,11 +20,9 @@ from blindcal.asking.endpoint_identity import (
     name_in,
     unknown_names,
 )
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job
-from blindcal.auditing.prepare import Prepared, job_of
-from blindcal.auditing.session import Session
+from blindcal.auditing.prepared import Prepared, Session, job_of
 from blindcal.errors import BlindcalError, NotCertifiedError, UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.results.certificate import Certificate

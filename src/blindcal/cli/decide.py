@@ -87,7 +87,7 @@ def command(
     context = click.get_current_context()
     limits = options.taken(Limits, limited)
     certified = Certificate.load(certificate)
-    settings = certified_settings(certified, api_key_env=api_key_env)
+    settings = certified_settings(certified, api_key_env=api_key_env).settings
     prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     folder = out or decision_folder(items, certified)

@@ -9,9 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.asking.opened_run import accepted_fields
-from blindcal.auditing.asked_settings import AskedSource, preparation_as_asked, settings_as_asked
-from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.prepared import AskedSettings, Prepared
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, UnfitError
@@ -22,8 +20,6 @@ from blindcal.results.run import Run, opened
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, ServedModel, Store
 from blindcal.text import printable
-
-_SOURCE = AskedSource("the reference", "audit again")
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,10 @@ def open_reference(
     found = opened(run)
     _check(found, force)
     with Store.read(found.folder / RUN_FILE) as store:
-        asked = AskedAs(found.settings, store.note("ready") or {}, store.note("accepted"))
-        items, accepted = store.questions(), accepted_fields(store)
-        served = tuple(store.served_names())
-    settings = settings_as_asked(asked, _SOURCE, api_key_env=api_key_env, timeout=timeout)
-    return WatchReference(found, settings, preparation_as_asked(asked, _SOURCE), accepted, items, served)
+        how = AskedAs(found.settings, store.note("ready") or {}, store.note("accepted"))
+        items, served = store.questions(), tuple(store.served_names())
+    asked = AskedSettings.of(how, "the reference", "audit again", api_key_env=api_key_env, timeout=timeout)
+    return WatchReference(found, asked.settings, asked.prepared, asked.accepted, items, served)
 
 
 def _check(run: Run, force: bool) -> None:
