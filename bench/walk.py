@@ -1,20 +1,25 @@
 """The walk of a command through the modules, counted from a trace of a real run against a replayed model.
 
-A *stop* is a module that is entered from another room and, before it returns, brings at least two further rooms
-together; in the room that conducts (auditing, certifying, watching), also one that is entered from that same
-room. What only computes, reads or keeps something is no stop, nor is a call on a record (a dataclass), nor are
-the rooms that all others use. Every request goes the same way, from the governor to the client and the store:
-this way is walked once, at the first request. Coming back to a caller is no entry; being called again, after
-another stop, is.
+A *stop* is a module that is entered from another room and, before it returns, brings at least two further
+rooms together; in the room that conducts (auditing, certifying, watching), also one that is entered from that
+same room. What only computes, reads or keeps something is no stop, nor is a call on a record (a dataclass),
+nor are the rooms that all others use. Every request goes the same way, from the governor to the client and
+the store: this way is walked once, at the first request, and so is whatever a loop repeats. Coming back to a
+caller is no entry; being called again, after another stop, is.
 
-Run it as ``python bench/walk.py``: it writes the walks into docs/decisions/packages.md.
+    python bench/walk.py              # writes the walks into docs/decisions/packages.md
+    python bench/walk.py certify      # prints one
 """
 
 from __future__ import annotations
 
+from record import ROOT
+
 import asyncio
 import dataclasses
+import importlib
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -25,14 +30,13 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-
 from click.testing import CliRunner
-from serving import replaying
 
 from blindcal.cli import app
+from serving import replaying
 
+PAGE = ROOT / "docs" / "decisions" / "packages.md"
+WALKS = re.compile(r"(?<=<!-- walks -->\n).*?(?=<!-- /walks -->)", re.DOTALL)
 #: Rooms that every other one uses: they are no part of any walk.
 USED_BY_ALL = {
     *("errors", "records", "text", "json_form", "untrusted_json", "field_rules", "atomic_write", "prices"),
@@ -56,7 +60,7 @@ class Call:
     @property
     def room(self) -> str:
         """The room of the function."""
-        return (self.module.split(".") + [""])[1]
+        return [*self.module.split("."), ""][1]
 
 
 class Trace:
@@ -76,7 +80,10 @@ class Trace:
         if (known := self._known.get(id(frame))) is not None and known[0] is frame:
             return  # a coroutine goes on
         caller = self.calling(frame.f_back) or self._beginning()
-        record = dataclasses.is_dataclass(type(frame.f_locals.get("self")))
+        record = any(
+            dataclasses.is_dataclass(owner)
+            for owner in (type(frame.f_locals.get("self")), frame.f_locals.get("cls"))
+        )
         call = Call(module, name, record)
         caller.calls.append(call)
         self._known[id(frame)] = frame, call
@@ -86,6 +93,8 @@ class Trace:
         while frame is not None:
             if (known := self._known.get(id(frame))) is not None and known[0] is frame:
                 return known[1]
+            if frame.f_globals.get("__name__") == "asyncio.events":  # the event loop begins here
+                return None
             frame = frame.f_back
         return None
 
@@ -125,7 +134,7 @@ class Trace:
             return task
 
         asyncio.to_thread = here  # type: ignore[assignment]  # for the time of the trace
-        threading.Thread.start = started  # type: ignore[method-assign]  # for the time of the trace
+        threading.Thread.start = started  # type: ignore[method-assign, assignment]  # for the time of the trace
         asyncio.base_events.BaseEventLoop.create_task = created  # type: ignore[method-assign, assignment]  # same
         threading.setprofile(self)
         sys.setprofile(self)
@@ -148,23 +157,30 @@ def walk(trace: Trace) -> list[str]:
 
 
 def _reach(call: Call) -> set[str]:
-    """All rooms that a call reaches, its own too; behind the seam there is one."""
-    call.reached = {call.room}
+    """All rooms that a call reaches; behind the seam there is one. Merges what a loop repeats."""
+    merged: dict[tuple[str, str], Call] = {}
     for called in call.calls:
         if called.room not in USED_BY_ALL:
-            beyond = _reach(called)
-            call.reached |= {called.room} if called.module == SEAM else beyond
-    if call.record:
-        call.reached = set()
+            first = merged.setdefault((called.module, called.name), called)
+            first.calls += called.calls if called is not first else []
+    call.calls, call.reached = list(merged.values()), {call.room}
+    for called in call.calls:
+        beyond = _reach(called)
+        call.reached |= {called.room} if called.module == SEAM != call.module else beyond
     return call.reached
 
 
 def _follow(call: Call, caller: Call, stops: list[str]) -> None:
     entered = call.room != caller.room or (call.room in CONDUCTORS and call.module != caller.module)
     again = call.module == SEAM and SEAM in stops
-    if again or call.room in USED_BY_ALL or call.record:
+    if again:
         return
-    if entered and len(call.reached - {call.room}) >= ROOMS_TOGETHER and stops[-1:] != [call.module]:
+    if (
+        entered
+        and not call.record
+        and len(call.reached - {call.room}) >= ROOMS_TOGETHER
+        and stops[-1:] != [call.module]
+    ):
         stops.append(call.module)
     for called in call.calls:
         _follow(called, call, stops)
@@ -182,11 +198,11 @@ def traced(*arguments: object) -> list[str]:
     return walk(trace)
 
 
-def walks(folder: Path) -> dict[str, list[str]]:
-    """The walk of each command."""
+def walks(folder: Path, last: str = "watch") -> dict[str, list[str]]:
+    """The walk of each command, up to the ``last``."""
     items, run, model = folder / "items.jsonl", folder / "run", ("--model", "replay")
-    chance = np.random.default_rng(1).beta(0.15, 0.15, 600)
-    labels = np.random.default_rng(2).random(600) < chance
+    chance = np.random.default_rng(1).beta(0.15, 0.15, 160)
+    labels = np.random.default_rng(2).random(160) < chance
     rows = ({"id": f"q{k}", "prompt": f"Is {k} so?", "label": int(y)} for k, y in enumerate(labels))
     items.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = {}
@@ -201,12 +217,30 @@ def walks(folder: Path) -> dict[str, list[str]]:
         for name, arguments in commands.items():
             CliRunner().invoke(app, [name, "--help"])  # imports what it needs
             found[name] = traced(name, *arguments)
+            if name == last:
+                break
     return found
 
 
-if __name__ == "__main__":
+def described(name: str, stops: list[str]) -> str:
+    """A walk as it is written on the page."""
+    lines = [f"`blindcal {name}` makes {len(stops)} stops in {len(set(stops))} modules:", ""]
+    for number, stop in enumerate(stops, 1):
+        summary = (importlib.import_module(stop).__doc__ or "").split("\n\n")[0].replace("\n", " ")
+        lines.append(f"{number}. `{stop.removeprefix('blindcal.')}`: {summary}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write all walks into the page, or print one."""
     with tempfile.TemporaryDirectory() as place:
-        for name, stops in walks(Path(place)).items():
-            print(name, len(stops), "stops in", len(set(stops)), "modules")
-            for stop in stops:
-                print("   ", stop)
+        found = walks(Path(place), *sys.argv[1:])
+    if sys.argv[1:]:
+        print(described(sys.argv[1], found[sys.argv[1]]))
+        return
+    text = "\n\n".join(described(name, stops) for name, stops in found.items())
+    PAGE.write_text(WALKS.sub(lambda _: f"{text}\n", PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()
