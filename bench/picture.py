@@ -12,6 +12,8 @@ from record import ROOT, Cell, parser, record, table
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +23,34 @@ from playwright.sync_api import sync_playwright
 
 import blindcal as bc
 from blindcal.estimate.truth import bin_index
+from blindcal.items import catalogue
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, IntArray
 from blindcal.report.narrative import quoted_tail
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.style import figure_style, file_bytes, ink
 from blindcal.reproduce import sources
-from replayed import served
+from blindcal.reproduce.sources import Source
+from blindcal.simulation import replay
 
 NAME = "Qwen2.5-Coder-1.5B-Instruct"  # the recorded model
 TRUE_BINS = 10
+
+
+@contextmanager
+def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
+    """Serve a recorded model over HTTP, and yield the settings to audit it."""
+    questions = catalogue.open_items(source.data, RecordFormat(data_dir=str(shared / "data")))
+    with replay.running(replay.Server(source.recording, questions)) as server:
+        yield bc.Settings(
+            model=source.recording.name,
+            base_url=server.base_url,
+            data_dir=str(shared / "data"),
+            positive_ids=(source.targets.positive[0].id,),
+            negative_ids=(source.targets.negative[0].id,),
+            send_seed=True,
+            by_field="subject" if source.data == "mmlu" else None,
+        )
 
 
 def draw(result: bc.AuditResult, labels: IntArray, p: FloatArray, *, dark: bool) -> Figure:

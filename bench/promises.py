@@ -103,16 +103,10 @@ def main() -> None:
             rows.append(
                 [name, wanted, way, len(made), kept, held, *(means.tolist() if made else [None, None])]
             )
-    columns = {
-        "model and set": "{}",
-        "precision asked for": "{:g}",
-        "threshold chosen": "{}",
-        "promised": "{}",
-        "kept": "{}",
-        "interval holds": "{}",
-        "mean precision": "{:.3f}",
-        "mean recall": "{:.3f}",
-    }
+    columns = (
+        "model and set {} | precision asked for {:g} | threshold chosen {} | promised {} | kept {} | "
+        "interval holds {} | mean precision {:.3f} | mean recall {:.3f}"
+    )
     record("promises", {"kept": table(columns, rows)}, arguments)
 
 

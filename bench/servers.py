@@ -216,17 +216,10 @@ def tables(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "accepts": table(dict.fromkeys(("server", "version", *fields), "{}"), accepts),
         "audits": table(
-            {
-                "server": "{}",
-                "method": "{}",
-                "queries": "{:,}",
-                "invalid": "{:.0%}",
-                "estimate": "{:.4f}",
-                "95% interval": "{:.4f} to {:.4f}",
-                "oracle": "{:.4f}",
-                "queries/s": "{:.1f}",
-                "outcome": "{}",
-            },
+            (
+                "server {} | method {} | queries {:,} | invalid {:.0%} | estimate {:.4f} | "
+                "95% interval {:.4f} to {:.4f} | oracle {:.4f} | queries/s {:.1f} | outcome {}"
+            ),
             audits,
         ),
     }

@@ -1,25 +1,23 @@
-"""Count millions of answers in a folder of Parquet shards: on Ray, file by file, and in memory.
+"""Answers counted in memory, file by file and on Ray Data: counts, estimate and interval must be equal.
 
-    python bench/shards.py --results bench/results [--answers 10000000] [--shards 20]
+    python bench/shards.py [--answers 10000000] [--shards 20] [--queries 1 2]
 
-The three must agree to the last digit, in the counts, the estimate and its interval. A JSON line is printed
-for each number of queries per item. A test runs this, so it records its table only if ``--results`` is given.
+One row for each number of queries per item: the time of each way to count, of the fit, and of its interval.
 """
 
 from __future__ import annotations
 
-import json
+from record import Cell, parser, record, table
+
 import logging
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage data
-
-from record import Cell, parser, record, table
 
 import numpy as np
 import pyarrow  # type: ignore[import-untyped]  # ships no types
@@ -32,6 +30,7 @@ from blindcal.records import AnswerTable, IntArray
 from blindcal.simulation.simulate import ask, generate
 
 T = TypeVar("T")
+STEPS = ("counted in memory", "counted file by file", "counted on Ray Data", "fit", "interval")
 
 
 def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: int, *, items: bool) -> None:
@@ -47,8 +46,8 @@ def write_shards(folder: Path, labels: IntArray, answered: AnswerTable, shards: 
         pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{number:04}.parquet")
 
 
-def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str, Any]:
-    """Count in three ways, fit, and time each step."""
+def study(answers: int, shards: int, queries: float, resamples: int) -> list[Cell]:
+    """Count in three ways, fit, and time each step; the results are equal."""
     labels, p = generate(round(answers / queries), 0)
     answered = ask(make_design("latent", labels, queries=queries), p)
     rows, several = labels[answered.items], queries > 1
@@ -56,45 +55,29 @@ def study(answers: int, shards: int, queries: float, resamples: int) -> dict[str
 
     def timed(name: str, compute: Callable[[], T]) -> T:
         begin = time.perf_counter()
-        found = compute()
-        took[name] = round(time.perf_counter() - begin, 2)
-        return found
+        result = compute()
+        took[name] = time.perf_counter() - begin
+        return result
 
-    def in_memory() -> bc.Counts:
-        items = answered.items if several else None
-        return bc.Counts.of(rows, answered.shifts, answered.answers, items=items)
-
+    items = answered.items if several else None
     with tempfile.TemporaryDirectory() as folder:
         write_shards(Path(folder), labels, answered, shards, items=several)
-        here = timed("counted in memory", in_memory)
+        counts = timed(STEPS[0], lambda: bc.Counts.of(rows, answered.shifts, answered.answers, items=items))
         if not several:
-            assert timed("counted file by file", lambda: bc.read_counts(folder)) == here
-        on_ray = timed("counted on Ray Data", lambda: bc.count_on_ray(ray.data.read_parquet(folder)))
-    assert on_ray == here
-    fit = timed("fit", lambda: on_ray.latent(resamples=resamples))
-    ece = timed("interval", lambda: fit.ece)
+            assert timed(STEPS[1], lambda: bc.read_counts(folder)) == counts
+        on_ray = timed(STEPS[2], lambda: bc.count_on_ray(ray.data.read_parquet(folder)))
+    assert on_ray == counts
+    fit = timed(STEPS[3], lambda: on_ray.latent(resamples=resamples))
+    ece = timed(STEPS[4], lambda: fit.ece)
     directly = bc.latent(rows, answered.shifts, answered.answers, items=answered.items, resamples=resamples)
     assert directly.ece == ece
-    return {
-        "answers": len(answered),
-        "queries": queries,
-        "shards": shards,
-        "patterns": int(here.count.size),
-        "ece": ece.value,
-        "interval": [ece.low, ece.high],
-        "equal": True,
-        "seconds": took,
-    }
+    return [len(answered), queries, shards, int(counts.count.size), "yes", *map(took.get, STEPS)]
 
 
 def main() -> None:
-    """Study each number of queries per item, and record the table if ``--results`` is given."""
-    options = parser(__doc__)
-    options.set_defaults(results=None)
-    options.add_argument("--answers", type=int, default=10_000_000)
-    options.add_argument("--shards", type=int, default=20)
+    """Study each number of queries per item, and record the table."""
+    options = parser(__doc__, answers=10_000_000, shards=20, resamples=1000)
     options.add_argument("--queries", type=float, nargs="+", default=[1.0], help="answers per item")
-    options.add_argument("--resamples", type=int, default=1000)
     arguments = options.parse_args()
     ray.init(
         address="local",  # never a cluster that is already running here
@@ -104,35 +87,13 @@ def main() -> None:
         logging_level=logging.ERROR,
     )
     ray.data.DataContext.get_current().enable_progress_bars = False
-    found = []
     try:
-        for queries in arguments.queries:
-            one = study(arguments.answers, arguments.shards, queries, arguments.resamples)
-            print(json.dumps(one))
-            found.append(one)
+        rows = [study(arguments.answers, arguments.shards, k, arguments.resamples) for k in arguments.queries]
     finally:
         ray.shutdown()
-    if arguments.results is None:
-        return
-    times = {name: "{:.1f} s" for one in found for name in one["seconds"]}
-    columns = {
-        "answers": "{:,}",
-        "per item": "{:g}",
-        "shards": "{}",
-        "patterns": "{:,}",
-        "equal": "{}",
-        **times,
-    }
-    rows: list[list[Cell]] = [
-        [
-            *(one[name] for name in ("answers", "queries", "shards", "patterns")),
-            "yes" if one["equal"] else "no",
-            *(one["seconds"].get(name) for name in times),
-        ]
-        for one in found
-    ]
-    tables = {"counted": table(columns, rows)}
-    record("shards", tables, arguments, repeats=1, seeds="seed 0")
+    columns = {"answers": "{:,}", "per item": "{:g}", "shards": "{}", "patterns": "{:,}", "equal": "{}"}
+    shown = table({**columns, **dict.fromkeys(STEPS, "{:.1f} s")}, rows)
+    record("shards", {"counted": shown}, arguments, repeats=1, seeds="seed 0")
 
 
 if __name__ == "__main__":

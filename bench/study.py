@@ -11,17 +11,16 @@ six only to report. Seeds start from 50,000, with ``--choose`` from 40,000. Only
 
 from __future__ import annotations
 
-from record import Cell, Table, parser, record, table
+from record import Cell, Table, parser, record, run_all, table
 
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from blindcal.records import FloatArray
 from page_figures import NAMES, intervals, true_figures
@@ -44,7 +43,7 @@ TO_REPORT = (
     "Meta-Llama-3-8B-Instruct__boolq_0shot_1500",
 )
 FIRST_SEED, FIRST_TO_CHOOSE = 50_000, 40_000
-REFITS, USUAL_REFITS = 80, 1000
+REFITS = 80  # behind each interval, of which an audit has 1,000
 SIZES = (400, 2000, 10_000)
 #: Methods with their queries per item.
 METHODS = {
@@ -167,16 +166,14 @@ def repeats_of(
             yield Repeat(setting, sources[k % len(sources)], seed, refits)
 
 
-def study(repeats: Sequence[Repeat], processes: int) -> dict[Setting, list[Outcome]]:
+def study(repeats: Sequence[Repeat], options: Namespace) -> dict[Setting, list[Outcome]]:
     """The outcomes of each setting."""
     # one after another what has the same true values, which a process keeps
-    ordered = sorted(repeats, key=lambda one: (one.seed, str(one.source)))
-    found: dict[Setting, list[Outcome]] = {one.setting: [] for one in repeats}
-    with ProcessPoolExecutor(processes) as pool:
-        outcomes = pool.map(observe, ordered, chunksize=16)
-        for repeat, outcome in zip(ordered, tqdm(outcomes, total=len(ordered), disable=None), strict=True):
-            found[repeat.setting].append(outcome)
-    return found
+    ordered = sorted(repeats, key=lambda repeat: (repeat.seed, str(repeat.source)))
+    outcomes: dict[Setting, list[Outcome]] = {repeat.setting: [] for repeat in repeats}
+    for repeat, outcome in zip(ordered, run_all(observe, ordered, options, chunk=16), strict=True):
+        outcomes[repeat.setting].append(outcome)
+    return outcomes
 
 
 def pvalue(repeat: Repeat) -> float:
@@ -188,16 +185,13 @@ def pvalue(repeat: Repeat) -> float:
     return fit.calibrated_pvalue
 
 
-def power_table(seeds: range, processes: int) -> Table:
+def power_table(seeds: range, options: Namespace) -> Table:
     """How often the test rejects, for populations with the same calibration error."""
     cells = list(product(ALTERNATIVES, (400, 2000)))
     repeats = [Repeat(Setting(one.name, LATENT, n), one.name, k, 0) for one, n in cells for k in seeds]
-    with ProcessPoolExecutor(processes) as pool:
-        each = list(tqdm(pool.map(pvalue, repeats, chunksize=16), total=len(repeats), disable=None))
+    each = run_all(pvalue, repeats, options, chunk=16)
     rejected = (np.array(each) < 0.05).reshape(len(cells), -1).mean(axis=1)
-    rows: list[list[Cell]] = [
-        [one.name, one.ece(), n, float(share)] for (one, n), share in zip(cells, rejected, strict=True)
-    ]
+    rows = [[one.name, one.ece(), n, float(share)] for (one, n), share in zip(cells, rejected, strict=True)]
     return table({"departure": "{}", "ECE": "{:.4f}", "items": "{:,}", "p < 0.05": "{:.1%}"}, rows)
 
 
@@ -278,17 +272,6 @@ def summary_table(found: Mapping[Setting, Sequence[Outcome]]) -> Table:
     return table(formats, rows)
 
 
-def refits_table(few: Sequence[Outcome], many: Sequence[Outcome]) -> Table:
-    """A row per number of the report: what fewer refits change, for the same repeats."""
-    held = [mean([one.held for one in outcomes]) for outcomes in (few, many)]
-    same = mean(
-        [np.where(np.isnan(a.held), np.nan, a.held == b.held) for a, b in zip(few, many, strict=True)]
-    )
-    ratio = mean([a.width / np.maximum(b.width, 1e-12) for a, b in zip(few, many, strict=True)])
-    formats = {f"held, {REFITS} refits": "{:.1%}", f"held, {USUAL_REFITS:,} refits": "{:.1%}"}
-    return _by_name({**formats, "same verdict": "{:.1%}", "width": "{:.3f} times"}, [*held, same, ratio])
-
-
 def tables(found: Mapping[Setting, Sequence[Outcome]]) -> dict[str, Table]:
     """Every table of the settings that were studied."""
     wanted = {
@@ -313,9 +296,7 @@ def tables(found: Mapping[Setting, Sequence[Outcome]]) -> dict[str, Table]:
 
 def main() -> None:
     """Run the study, and record its tables."""
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=400)
-    options.add_argument("--refits", type=int, default=REFITS)
+    options = parser(__doc__, repeats=400, refits=REFITS)
     options.add_argument("--choose", action="store_true", help="the half of the files to choose on")
     options.add_argument("--methods", nargs="*", choices=list(METHODS))
     options.add_argument("--sizes", type=int, nargs="*", help="numbers of items")
@@ -331,24 +312,15 @@ def main() -> None:
         raise SystemExit("nothing is studied with these methods, sizes and groups together")
     first = FIRST_TO_CHOOSE if arguments.choose else FIRST_SEED
     seeds = range(first, first + arguments.repeats)
-    found = study(list(repeats_of(wanted, files, seeds, arguments.refits)), arguments.processes)
-    made = tables(found)
+    made = tables(study(list(repeats_of(wanted, files, seeds, arguments.refits)), arguments))
     if arguments.choose or any(chosen.values()):
-        for title, one in made.items():
-            print(f"\n{title}\n\n{one.markdown()}", end="")
+        for title, shown in made.items():
+            print(f"\n{title}\n\n{shown.markdown()}", end="")
         return
-    compared = Setting(SCORES, LATENT, 2000)
-    some = list(repeats_of([compared], files, seeds[: max(1, arguments.repeats // 4)], USUAL_REFITS))
-    many = study(some, arguments.processes)[compared]
-    made["power"] = power_table(seeds[: len(many)], arguments.processes)
-    made["refits"] = refits_table(found[compared][: len(many)], many)
-    record(
-        "study",
-        made,
-        arguments,
-        repeats={"": arguments.repeats, "power and more refits": len(many)},
-        seeds=f"seeds from {first:,}",
-    )
+    fewer = seeds[: max(1, arguments.repeats // 2)]
+    made["power"] = power_table(fewer, arguments)
+    repeats = {"": arguments.repeats, "power": len(fewer)}
+    record("study", made, arguments, repeats=repeats, seeds=f"seeds from {first:,}")
 
 
 if __name__ == "__main__":

@@ -94,6 +94,9 @@ OWN_WORDS = ("plaud2026single", "{2026}", "0.1.0")
 
 def at(tree: Any, path: str) -> Any:
     """A number by its path, found another way than the page does."""
+    name, _, key = path.partition(".")
+    if key and isinstance(tree, dict) and isinstance(tree.get(name), dict) and key in tree[name]:
+        return tree[name][key]  # of any text
     if "+" in path:
         return sum(at(tree, each) for each in path.split("+"))
     if path.startswith("1-"):

@@ -16,10 +16,9 @@ import numpy as np
 
 from blindcal.records import Item
 from blindcal.simulation import replay
-from blindcal.simulation.completion_request import ChatRequest, PromptRequest
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Answer, Candidates, Fault, error
+from blindcal.simulation.replay import Answer, Candidates, CompletionRequest, Fault, error
 from refusals import CONSTRAINTS, Dialect, refusal
 
 
@@ -140,10 +139,10 @@ class Server(replay.Server):
             return super()._struck(body)
         return how.fault if self.requests <= how.fault_first else None
 
-    def _refusal(self, asked: ChatRequest | PromptRequest, body: bytes) -> HttpResponse | None:
+    def _refusal(self, asked: CompletionRequest, body: bytes) -> HttpResponse | None:
         return refusal(self.behaviour, asked, body, self.recording.name)
 
-    def _answers(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> list[Answer]:
+    def _answers(self, row: int, asked: CompletionRequest, body: bytes) -> list[Answer]:
         how, temperature = self.behaviour, asked.temperature
         if temperature is None or how.temperature == "fixed":
             temperature = how.own_temperature
@@ -157,7 +156,7 @@ class Server(replay.Server):
             answers = [self._cache.setdefault(asked.text, answers[0])] * len(answers)
         return self._replies.setdefault(body, answers) if how.cached_requests else answers
 
-    def _candidates(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> Candidates:
+    def _candidates(self, row: int, asked: CompletionRequest, body: bytes) -> Candidates:
         how, sent, known = self.behaviour, json.loads(body), super()._candidates(row, asked, body)
         logits, rest, other = np.array(known.logits), known.rest, known.other
         logits[0] += how.drift  # recordings list the positive answer first
@@ -180,7 +179,7 @@ class Server(replay.Server):
             rest = other = -math.inf
         return Candidates(logits.tolist(), known.texts, rest, other)
 
-    def _bias(self, asked: ChatRequest | PromptRequest, body: bytes) -> Mapping[int, float]:
+    def _bias(self, asked: CompletionRequest, body: bytes) -> Mapping[int, float]:
         how, bias = self.behaviour, asked.logit_bias or {}
         if how.bias != "honoured" or (how.bias_ignored and self._chance(body).random() < how.bias_ignored):
             return {}
@@ -192,9 +191,7 @@ class Server(replay.Server):
             scaled = {token: round(value) for token, value in scaled.items()}
         return super()._bias(msgspec.structs.replace(asked, logit_bias=scaled), body)
 
-    def _choose(
-        self, candidates: Candidates, asked: ChatRequest | PromptRequest, body: bytes, k: int
-    ) -> str | None:
+    def _choose(self, candidates: Candidates, asked: CompletionRequest, body: bytes, k: int) -> str | None:
         how = self.behaviour
         if how.outside and self._chance(body).random() < how.outside:
             return None
@@ -221,7 +218,7 @@ class Server(replay.Server):
         *kept, rest = np.where(keep, logits, -np.inf).tolist()
         return replace(candidates, logits=kept, rest=rest)
 
-    def _worded(self, word: str | None, asked: ChatRequest | PromptRequest, k: int) -> Answer:
+    def _worded(self, word: str | None, asked: CompletionRequest, k: int) -> Answer:
         if self.behaviour.wording == "word":
             return super()._worded(word, asked, k)
         text = sentence(word, asked.text, k)
@@ -237,7 +234,7 @@ class Server(replay.Server):
         return super()._limited(text, hidden + tokens, limit)
 
     def _reply(
-        self, row: int, asked: ChatRequest | PromptRequest, answers: list[Answer], *, chat: bool
+        self, row: int, asked: CompletionRequest, answers: list[Answer], *, chat: bool
     ) -> dict[str, Any]:
         how, reply = self.behaviour, super()._reply(row, asked, answers, chat=chat)
         for choice in reply["choices"] if chat and asked.logprobs else ():
@@ -267,33 +264,3 @@ def sentence(word: str | None, prompt: str, number: int) -> str:
     if word is None:
         return "It depends on what exactly is meant."
     return _SENTENCES[(zlib.crc32(prompt.encode()) + number) % len(_SENTENCES)].format(word.strip())
-
-
-#: What a reasoning model of OpenAI takes: neither bias nor temperature, and none of the samplers.
-REASONING = Behaviour(
-    bias="rejected",
-    temperature="rejected",
-    sampler_fields="all rejected",
-    limit_name="max_completion_tokens",
-    wording="sentence",
-    reasoning_tokens=64,
-    least_tokens=16,
-)
-
-BEHAVIOURS: dict[str, Behaviour] = {
-    "bias refused": Behaviour(bias="rejected"),
-    "bias ignored": Behaviour(bias="ignored"),
-    "temperature refused": Behaviour(temperature="rejected"),
-    "temperature ignored": Behaviour(temperature="fixed"),
-    "greedy always": Behaviour(temperature="ignored"),
-    "reasoning": REASONING,
-    "logprobs only": Behaviour(bias="rejected", temperature="rejected", logprobs=True),
-    "cut unless told otherwise": Behaviour(bias="rejected", min_p=0.05),
-    "always cut": Behaviour(bias="rejected", min_p=0.05, sampler_fields="ignored"),
-    "n ignored": Behaviour(bias="rejected", temperature="rejected", n="ignored"),
-    "n identical": Behaviour(bias="rejected", temperature="rejected", n="identical"),
-    "cached by prompt": Behaviour(cached=True),
-    "cached by request": Behaviour(bias="rejected", cached_requests=True),
-    "penalty unless told otherwise": Behaviour(repetition_penalty=1.1),
-    "always a penalty": Behaviour(repetition_penalty=1.1, penalty_fields="ignored"),
-}

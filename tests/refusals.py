@@ -10,9 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from blindcal.simulation.completion_request import ChatRequest, PromptRequest
 from blindcal.simulation.http_server import HttpResponse, json_response
-from blindcal.simulation.replay import error, unknown_model
+from blindcal.simulation.replay import CompletionRequest, error, unknown_model
 
 if TYPE_CHECKING:
     from misbehaving import Behaviour
@@ -30,9 +29,7 @@ _OPENAI_FIELDS = frozenset(
 )
 
 
-def refusal(
-    how: Behaviour, asked: ChatRequest | PromptRequest, body: bytes, model: str
-) -> HttpResponse | None:
+def refusal(how: Behaviour, asked: CompletionRequest, body: bytes, model: str) -> HttpResponse | None:
     """The refusal of a request by a service that behaves like this; ``None`` if it takes the request.
 
     Like OpenAI, it names all unknown fields at once, and then one unsupported field at a time.

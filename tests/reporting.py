@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
 
-from blindcal.estimate.findings import NOTHING, AnswerPart, Findings
-from blindcal.estimate.margins import AnswerMargins
-from blindcal.estimate.problem import NoisePosterior
+import results
+from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import estimator_of, make_design, method_of
 from blindcal.probing.findings import Finding, Probe
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
+from blindcal.report import page
 from blindcal.report.sentences import Number, Numbers, Sentence
-from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle, Spend
-from blindcal.results.run import Run
+from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle
 from blindcal.simulation.simulate import ask
-from results import around
 
 PROBE = Probe(
     verdict="thresholds",
@@ -71,103 +70,47 @@ def audited(
     *,
     invalid: float = 0.0,
     parts: Sequence[str | None] | None = None,
-    truth: bool = False,
     **changes: Any,
 ) -> AuditResult:
     """The result of an audit of a model with these probabilities."""
-    known = evidence(method, labels, p, invalid=invalid, parts=parts)
-    found = estimate(known)
-    counts = np.bincount(known.answers.answers + 1, minlength=3)
+    answers = evidence(method, labels, p, invalid=invalid, parts=parts)
+    found = estimate(answers)
+    wrong, negative, positive = np.bincount(answers.answers.answers + 1, minlength=3).tolist()
     true = binned_ece(labels, p, 5)
-    ece = found.ece
-    oracle = Oracle(
-        path="scores.csv",
-        column="p",
-        ece=float(true.ece),
-        difference=None if ece.value is None else ece.value - float(true.ece),
-        inside_interval=float(true.ece) in ece if ece.has_interval else None,
-        gaps=tuple(true.gaps.tolist()),
-    )
-    result = AuditResult(
-        **{field.name: getattr(found, field.name) for field in fields(Findings)},
-        blindcal="0.1.0",
-        created="2026-11-15T08:00:00+00:00",
-        complete=True,
-        stopped=None,
-        items="boolq.jsonl",
-        model="org/model-7b-instruct",
-        method=method,
-        estimator=estimator_of(method),
-        measures="a probability",
-        semantics=method_of(method).semantics("pair"),
-        level=0.95,
-        by=None if parts is None else "topic",
-        invalid_reasons={},
-        counts=AnswerCounts(
+    about: dict[str, Any] = {
+        "blindcal": "0.1.0",
+        "method": method,
+        "estimator": estimator_of(method),
+        "semantics": method_of(method).semantics("pair"),
+        "by": None if parts is None else "topic",
+        "counts": AnswerCounts(
             items=labels.size,
             positive_labels=int(labels.sum()),
-            positive=int(counts[2]),
-            negative=int(counts[1]),
-            invalid=int(counts[0]),
+            positive=positive,
+            negative=negative,
+            invalid=wrong,
             unanswered=0,
         ),
-        spend=Spend(
-            queries=labels.size + 83,
-            probe_queries=83,
-            attempts=labels.size + 85,
-            prompt_tokens=412345,
-            completion_tokens=labels.size + 83,
-            cached_tokens=1200,
-            cost=0.0621,
+        "oracle": Oracle(
+            path="scores.csv",
+            column="p",
+            ece=float(true.ece),
+            difference=None if found.ece.value is None else found.ece.value - float(true.ece),
+            inside_interval=float(true.ece) in found.ece if found.ece.has_interval else None,
+            gaps=tuple(true.gaps.tolist()),
         ),
-        seconds=131.7,
-        targets=Targets((Token(9642, "Yes"),), (Token(2822, "No"),)),
-        example=Example(
-            messages=(
-                Message("system", "You answer with one word."),
-                Message("user", "Passage: Rain fell.\nQuestion: was it dry?\nAnswer Yes or No."),
-            ),
+        "example": Example(
+            messages=(Message("system", "One word."), Message("user", "Was it dry?\nAnswer Yes or No.")),
             left_out=0,
             logit_bias={"9642": 48.317, "2822": 50.0},
             threshold=0.8433,
             temperature=0.0,
         ),
-        probe=PROBE,
-        oracle=oracle if truth else None,
-        settings={
-            "model": "org/model-7b-instruct",
-            "base_url": "https://api.example/v1",
-            "positive": "Yes",
-            "negative": "No",
-            "queries": method_of(method).queries,
-            "offset": 50.0,
-            "seed": 0,
-            "template": "Passage: {passage}\nQuestion: {question}?\nAnswer Yes or No.",
-        },
-    )
-    return replace(result, **changes)
-
-
-def finished(folder: str, labels: IntArray, p: FloatArray, **settings: Any) -> Run:
-    """A finished run of `latent`, as it would be read back from its folder."""
-    result = audited(labels, p)
-    nobody: tuple[None, ...] = (None,) * labels.size
-    return Run(
-        folder=Path(folder),
-        result=result,
-        settings=result.settings | settings,
-        ids=tuple(f"q{k}" for k in range(labels.size)),
-        labels=labels,
-        group_names=nobody,
-        parts=nobody,
-        digests=tuple(b"%d" % k for k in range(labels.size)),
-        answered=evidence("latent", labels, p).answers,
-        noise=NoisePosterior(),
-        max_shift=np.inf,
-    )
-
-
-EMOTIONS = ("sadness", "joy", "love", "anger", "fear", "surprise")
+        "probe": PROBE,
+        "settings": {"positive": "Yes", "negative": "No", "queries": 1.0, "offset": 50.0, "seed": 0},
+    }
+    findings = {field.name: getattr(found, field.name) for field in fields(Findings)}
+    return results.result(**findings | about | changes)
 
 
 def logits_of(answers: int, n: int = 3000, seed: int = 0) -> tuple[IntArray, FloatArray]:
@@ -180,83 +123,22 @@ def logits_of(answers: int, n: int = 3000, seed: int = 0) -> tuple[IntArray, Flo
     return labels, known + 0.8 * (np.arange(answers) == 0)
 
 
-def audited_answers(
-    words: Sequence[str] = ("A", "B", "C", "D"), n: int = 3000, **changes: Any
-) -> AuditResult:
-    """The result of an audit with several answers: about the answer given, and whether it is right."""
-    labels, logits = logits_of(len(words), n)
-    given = logits.argmax(axis=1)
-    p = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
-    result = audited((labels == given).astype(np.int64), np.clip(p, 0, 1 - 1e-6))
-    confusion = np.zeros((len(words), len(words)), np.int64)
-    np.add.at(confusion, (labels, given), 1)
-    table = tuple(tuple(row) for row in confusion.tolist())
-    tokens = tuple((Token(32 + k, f" {word}"),) for k, word in enumerate(words))
-    found = replace(
-        result,
-        answers=tuple(words),
-        items="questions.jsonl",
-        leaning=NOTHING,
-        by_answer=tuple(_by_answer(k, labels, given, p) for k in range(len(words))),
-        confusion=table,
-        margins=AnswerMargins.of(table),
-        counts=replace(
-            result.counts,
-            items=n,
-            positive_labels=0,
-            positive=0,
-            negative=0,
-            invalid=0,
-            unanswered=0,
-            each=tuple((2 * confusion.sum(axis=0)).tolist()),
-        ),
-        targets=Targets((), (), answers=tokens),
-        example=Example(
-            messages=(
-                Message("user", "Which of these is a fruit?\nA. brick\nB. pear\nReply with the letter."),
-            ),
-            left_out=0,
-            logit_bias={str(32 + k): 50.0 + 0.37 * k for k in range(len(words))},
-            threshold=0.8433,
-            temperature=0.0,
-            about=1,
-        ),
-        settings={
-            name: value for name, value in result.settings.items() if name not in ("positive", "negative")
-        }
-        | {"answers": list(words), "queries": 2.0, "template": None},
-    )
-    return replace(found, **changes)
-
-
-def _by_answer(answer: int, labels: IntArray, given: IntArray, p: FloatArray) -> AnswerPart:
-    mine = given == answer
-    right, sure = float((labels[mine] == answer).mean()), float(p[mine].mean())
-    return AnswerPart(
-        answer,
-        int((labels == answer).sum()),
-        int(mine.sum()),
-        int((labels[mine] == answer).sum()),
-        ece=around(abs(sure - right)),
-        accuracy=around(right),
-        confidence=around(sure),
-        overconfidence=around(sure - right),
-        few=False,
-    )
-
-
 def spelled_out(result: AuditResult, sentences: Sequence[Sentence]) -> str:
     """Sentences as a reader sees them."""
-    numbers = Numbers(result)
+    show = Numbers(result).show
     return " ".join(
         "".join(
-            numbers.show(piece.path, piece.form).striptags()
-            if isinstance(piece, Number)
-            else (piece if isinstance(piece, str) else piece.text)
+            show(piece.path, piece.form).striptags() if isinstance(piece, Number) else piece
             for piece in sentence
         )
         for sentence in sentences
     )
+
+
+def page_words(result: AuditResult) -> str:
+    """The words of the page, drawn without its figures."""
+    with mock.patch.object(page, "_figures", return_value={}):
+        return str(Markup(page.render(result)).striptags())
 
 
 def bars(axes: Axes) -> list[Rectangle]:

@@ -185,8 +185,8 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
 
 def test_a_plan_says_where_its_number_of_items_comes_from() -> None:
     """A number that nobody gave is called an assumption, with the cure; a given one is not."""
-    assert "items       1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
-    assert "items       300\n" in blindcal("plan", "--sample", 300).output
+    assert "items      1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
+    assert "items      300\n" in blindcal("plan", "--sample", 300).output
 
 
 def test_an_endpoint_without_logprobs_cannot_be_scored_and_it_says_what_can(

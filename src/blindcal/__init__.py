@@ -26,47 +26,39 @@ if TYPE_CHECKING:
     from blindcal import plot
     from blindcal.asking.limits import Limits
     from blindcal.auditing.audit import audit, audit_async
-    from blindcal.auditing.probe_endpoint import EndpointProbe, probe
+    from blindcal.auditing.probe_endpoint import probe
     from blindcal.certifying.certify import certify, certify_async
     from blindcal.certifying.decide import decide, decide_async
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent.fit import LatentFit
     from blindcal.estimate.latent.fitting import latent
-    from blindcal.estimate.published.blind import BlindResult, blind
-    from blindcal.estimate.streams.alarms import Alarm, MonitorState
-    from blindcal.estimate.truth import BinnedCalibration, binned_ece
-    from blindcal.planning.plan import Plan
+    from blindcal.estimate.published.blind import blind
+    from blindcal.estimate.truth import binned_ece
     from blindcal.planning.plan import plan_audit as plan
     from blindcal.prices import Prices
     from blindcal.progress_bar import ProgressBar
     from blindcal.records import Estimate
     from blindcal.results.answer_counts import count_on_ray, read_counts, write_counts
     from blindcal.results.certificate import Certificate
-    from blindcal.results.check import CheckResult, check
-    from blindcal.results.compare import RunComparison, compare
-    from blindcal.results.decisions import Decision, DecisionResult
+    from blindcal.results.check import check
+    from blindcal.results.compare import compare
+    from blindcal.results.decisions import DecisionResult
     from blindcal.results.merge import merge
     from blindcal.results.monitor import Monitor
     from blindcal.results.result import AuditResult
     from blindcal.results.run import Run, open_run
     from blindcal.results.watch_result import WatchResult
     from blindcal.settings import Settings
-    from blindcal.simulation.simulate import Simulation, simulate
+    from blindcal.simulation.simulate import simulate
     from blindcal.watching.watch import watch, watch_async
 
 __all__ = [
-    "Alarm",
     "AuditResult",
-    "BinnedCalibration",
-    "BlindResult",
     "BlindcalError",
     "Certificate",
-    "CheckResult",
     "Counts",
-    "Decision",
     "DecisionResult",
     "EndpointError",
-    "EndpointProbe",
     "Estimate",
     "FileError",
     "InputError",
@@ -74,16 +66,12 @@ __all__ = [
     "Limits",
     "MissingExtraError",
     "Monitor",
-    "MonitorState",
     "NotCertifiedError",
     "NotIdentifiedError",
-    "Plan",
     "Prices",
     "ProgressBar",
     "Run",
-    "RunComparison",
     "Settings",
-    "Simulation",
     "StoreError",
     "UnfitError",
     "WatchResult",
@@ -118,30 +106,28 @@ _MODULES = {
     "certifying.certify": ("certify", "certify_async"),
     "certifying.decide": ("decide", "decide_async"),
     "asking.limits": ("Limits",),
-    "auditing.probe_endpoint": ("EndpointProbe", "probe"),
+    "auditing.probe_endpoint": ("probe",),
     "watching.watch": ("watch", "watch_async"),
-    "estimate.streams.alarms": ("Alarm", "MonitorState"),
-    "estimate.published.blind": ("BlindResult", "blind"),
+    "estimate.published.blind": ("blind",),
     "estimate.counts": ("Counts",),
     "estimate.latent.fitting": ("latent",),
     "estimate.latent.fit": ("LatentFit",),
-    "estimate.truth": ("BinnedCalibration", "binned_ece"),
-    "planning.plan": ("Plan",),
+    "estimate.truth": ("binned_ece",),
     "prices": ("Prices",),
     "progress_bar": ("ProgressBar",),
     "records": ("Estimate",),
     "results.answer_counts": ("count_on_ray", "read_counts", "write_counts"),
     "results.certificate": ("Certificate",),
-    "results.check": ("CheckResult", "check"),
-    "results.compare": ("RunComparison", "compare"),
-    "results.decisions": ("Decision", "DecisionResult"),
+    "results.check": ("check",),
+    "results.compare": ("compare",),
+    "results.decisions": ("DecisionResult",),
     "results.merge": ("merge",),
     "results.monitor": ("Monitor",),
     "results.result": ("AuditResult",),
     "results.run": ("Run", "open_run"),
     "results.watch_result": ("WatchResult",),
     "settings": ("Settings",),
-    "simulation.simulate": ("Simulation", "simulate"),
+    "simulation.simulate": ("simulate",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -81,17 +81,14 @@ def test_a_sql_group_by_is_a_table_of_counts() -> None:
     assert answer_counts.of_columns(grouped) == answer_counts.of_columns(columns)
 
 
-def test_ray_counts_as_one_machine_does() -> None:
+def test_ray_counts_as_one_machine_does(tmp_path: Path) -> None:
     """Shards counted on a real Ray, rows of an item apart, give the same counts, estimate and interval."""
     command = [sys.executable, str(ROOT / "bench" / "shards.py"), "--answers", "20000", "--shards", "3"]
-    command += ["--queries", "1", "2", "--resamples", "50"]
+    command += ["--queries", "1", "2", "--resamples", "50", "--results", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert [(one["queries"], one["answers"], one["equal"]) for one in reports] == [
-        (1.0, 20_000, True),
-        (2.0, 20_000, True),
-    ]
+    rows = json.loads((tmp_path / "shards.json").read_text())["tables"]["counted"]["rows"]
+    assert [(row[0], row[1], row[4]) for row in rows] == [(20_000, 1.0, "yes"), (20_000, 2.0, "yes")]
 
 
 def test_tables_that_cannot_be_counted_are_named(tmp_path: Path) -> None:

@@ -13,55 +13,43 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import ProbeQuestions, probe
-from blindcal.records import FloatArray, Item, Message, Targets, Token
+from blindcal.records import Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
 from governed import governed
 from misbehaving import Behaviour, Server
 
 N = 24
-
-
-def logits(count: int, seed: int = 7) -> FloatArray:
-    """Logits with margins from near ties to the certainty of a good model."""
-    rng = np.random.default_rng(seed)
-    return np.asarray(rng.normal(0, 1, (N, count)) * rng.choice([0.5, 2, 5], (N, 1)), float)
-
-
-def items(count: int, fewer: int = 0) -> list[Item]:
-    """Questions with so many answers; every other one has ``fewer``."""
-    return [
-        Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=count - fewer * (k % 2))
-        for k in range(N)
-    ]
+WITHOUT_BIAS = ("temperature", "repeated answers")
 
 
 def probed(
     behaviour: Behaviour | None = None, count: int = 4, *, seed: int = 0, fewer: int = 0, **options: Any
 ) -> Probe:
-    """What the probe finds at a model with so many answers that behaves so."""
-    letters = [chr(65 + k) for k in range(count)]
-    asked = items(count, fewer)
-    recording = Recording.of_choices([item.id for item in asked], logits(count, seed), letters)
+    """What the probe finds at a model with ``count`` answers; every other item has ``fewer``.
+
+    Its margins are from near ties to the certainty of a good model.
+    """
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 1, (N, count)) * rng.choice([0.5, 2, 5], (N, 1))
+    asked = [
+        Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=count - fewer * (k % 2))
+        for k in range(N)
+    ]
+    recording = Recording.of_choices([item.id for item in asked], logits, [chr(65 + k) for k in range(count)])
     targets = Targets((), (), answers=tuple((token,) for token in recording.tokens))
+    questions = ProbeQuestions(
+        (TokenQuestion(targets, biased=False),),
+        lambda top: LogprobQuestion(targets.words, "sum", top),
+        ConfidenceQuestion(targets.words),
+    )
 
     async def talk() -> Probe:
         async with (
             Server(recording, asked, behaviour) as server,
             HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
         ):
-            questions = ProbeQuestions(
-                (TokenQuestion(targets, biased=False),),
-                lambda top: LogprobQuestion(targets.words, "sum", top),
-                ConfidenceQuestion(targets.words),
-            )
-            found = await probe(
-                governed(endpoint),
-                asked,
-                options.pop("targets", targets),
-                seed=seed,
-                questions=questions,
-                **options,
-            )
+            chosen = options.pop("targets", targets)
+            found = await probe(governed(endpoint), asked, chosen, seed=seed, questions=questions, **options)
             assert found.queries <= server.requests
             return found
 
@@ -73,7 +61,7 @@ def answer(found: Probe, question: str) -> str:
     return next(f"{one.outcome}: {one.answer}" for one in found.findings if one.question == question)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_good_endpoint_is_usable(seed: int) -> None:
     """Each answer can be forced, and every Gumbel query is answered as predicted."""
     found = probed(seed=seed)
@@ -85,33 +73,22 @@ def test_a_good_endpoint_is_usable(seed: int) -> None:
     assert found.queries < 300
 
 
-@pytest.mark.parametrize("count", [3, 6, 12])
-def test_any_number_of_answers(count: int) -> None:
-    """All of them are forced."""
-    found = probed(count=count)
+@pytest.mark.parametrize(("count", "fewer"), [(3, 0), (5, 2), (12, 0)])
+def test_any_number_of_answers(count: int, fewer: int) -> None:
+    """All of them are forced; what an item does not have is neither asked for nor expected."""
+    found = probed(count=count, fewer=fewer)
     assert found.verdict == "thresholds"
-    told = answer(found, "a bias on every answer")
-    assert told == f"good: yes: each of {count} answers, {2 * count} times in all"
+    assert f"good: yes: each of {count} answers" in answer(found, "a bias on every answer")
 
 
-def test_items_with_fewer_answers() -> None:
-    """What an item does not have is neither asked for nor expected."""
-    found = probed(count=5, fewer=2)
-    assert found.verdict == "thresholds"
-    assert "good" in answer(found, "a bias on every answer")
-
-
-@pytest.mark.parametrize("most", [2, 3])
-def test_entries_that_are_dropped(most: int) -> None:
+def test_entries_that_are_dropped() -> None:
     """A bias of which only the first entries act is found, with their number."""
-    found = probed(Behaviour(most_biases=most))
-    told = answer(found, "a bias on every answer")
-    assert told == f"bad: no: only the first {most} of 4 entries act"
-    assert "thresholds" not in found.usable
-    assert found.ways["thresholds"] == f"only the first {most} of 4 entries of logit_bias act"
+    found = probed(Behaviour(most_biases=3))
+    assert answer(found, "a bias on every answer") == "bad: no: only the first 3 of 4 entries act"
+    assert found.ways["thresholds"] == "only the first 3 of 4 entries of logit_bias act"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_only_the_largest_entries_act(seed: int) -> None:
     """Forced answers show nothing, but Gumbel queries do, and what explains them is said."""
     found = probed(Behaviour(most_biases=2, further_biases="lowest"), seed=seed)
@@ -120,20 +97,19 @@ def test_only_the_largest_entries_act(seed: int) -> None:
     assert found.ways["thresholds"].startswith("biases on several answers do not add up as they should")
 
 
-@pytest.mark.parametrize("most", [2, 3, 5])
+@pytest.mark.parametrize("most", [2, 5])
 def test_too_many_entries_are_refused(most: int) -> None:
     """How many are accepted is found, and the service's own words are shown."""
     found = probed(Behaviour(most_biases=most, further_biases="rejected"), count=6)
     assert "too many properties" in answer(found, "a bias on every answer")
-    told = f"logit_bias takes {most} entries at most, too few for 6 answers"
-    assert found.ways["thresholds"] == told
+    expected = f"logit_bias takes {most} entries at most, too few for 6 answers"
+    assert found.ways["thresholds"] == expected
 
 
 def test_a_wrong_token_is_named() -> None:
     """An answer that no bias can force has the wrong token."""
     tokens = [Token(1, "A"), Token(2, "B"), Token(3, "C"), Token(99, "D")]
-    wrong = Targets((), (), answers=tuple((token,) for token in tokens))
-    found = probed(targets=wrong, seed=2)
+    found = probed(targets=Targets((), (), answers=tuple((token,) for token in tokens)), seed=2)
     assert answer(found, "a bias on every answer") == "bad: no: 'D' cannot be forced, not even alone"
     assert "(99) does not act: it may be the wrong token" in found.ways["thresholds"]
 
@@ -146,44 +122,28 @@ def test_a_wrong_token_is_named() -> None:
         (Behaviour(bias_scale=-1), "logit_bias acts with its sign inverted"),
         (Behaviour(integer_bias=True), "logit_bias is rounded"),
         (Behaviour(clamp=20), "logit_bias is clamped at about 19.9"),
-        (Behaviour(bias_scale=0.25), "acts by the wrong amount"),
         (Behaviour(bias_scale=4.0), "acts by the wrong amount"),
         (Behaviour(jitter=2.0), "change from query to query"),
-        (Behaviour(repetition_penalty=1.3, penalty_fields="ignored"), ""),  # no answer stands in the prompt
+        (Behaviour(flipped=0.1), "unreliabl"),
     ],
+    ids=["rejected", "ignored", "inverted", "rounded", "clamped", "scaled", "jitter", "flipped"],
 )
 def test_what_misleads_two_answers_misleads_several(behaviour: Behaviour, reason: str) -> None:
     """Two answers of each item are compared, as in a yes/no audit, and show the same."""
     found = probed(behaviour, seed=1)
-    if reason:
-        assert "thresholds" not in found.usable
-        assert reason in found.ways["thresholds"]
-    else:
-        assert found.verdict == "thresholds"
+    assert "thresholds" not in found.usable
+    assert reason in found.ways["thresholds"]
 
 
-@pytest.mark.parametrize("jitter", [0.05, 0.2])
-def test_little_jitter_is_measured_and_allowed_for(jitter: float) -> None:
-    """Near ties are no contradiction."""
-    for seed in range(3):
-        found = probed(Behaviour(jitter=jitter, seed=seed), seed=seed)
-        assert found.verdict == "thresholds"
-        assert "good" in answer(found, "Gumbel queries")
-
-
-@pytest.mark.parametrize("share", [0.05, 0.1])
-def test_stray_answers_are_found(share: float) -> None:
-    """Answers that are replaced by others at random are unreliable, however many there are to choose from."""
-    for seed in range(3):
-        assert "thresholds" not in probed(Behaviour(flipped=share, seed=seed), seed=seed).usable
-
-
-def test_answers_outside_the_targets_are_no_contradiction() -> None:
-    """A few other words are counted as such."""
-    found = probed(Behaviour(outside=0.08))
+@pytest.mark.parametrize(
+    "behaviour", [Behaviour(jitter=0.2), Behaviour(outside=0.08)], ids=["jitter", "words"]
+)
+def test_what_is_no_contradiction(behaviour: Behaviour) -> None:
+    """A little jitter near ties, and a few other words, contradict no prediction."""
+    found = probed(behaviour)
     assert found.verdict == "thresholds"
-    assert 0 < (found.outside or 0) < 0.2
     assert "good" in answer(found, "Gumbel queries")
+    assert (found.outside or 0.0) < 0.2
 
 
 def test_logprobs_come_first_and_are_compared_with_the_bias() -> None:
@@ -195,35 +155,31 @@ def test_logprobs_come_first_and_are_compared_with_the_bias() -> None:
     assert "logprobs" not in scaled.usable
 
 
-WITHOUT_BIAS = ("temperature", "repeated answers")
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_temperature_without_a_bias(seed: int) -> None:
+def test_temperature_without_a_bias() -> None:
     """Draws of two answers of each item show that temperature acts."""
-    found = probed(Behaviour(bias="rejected"), ways=WITHOUT_BIAS, seed=seed)
+    found = probed(Behaviour(bias="rejected"), ways=WITHOUT_BIAS, seed=1)
     assert found.verdict == "temperature"
     assert "good" in answer(found, "temperature honoured")
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "reason"),
+    ("temperature", "reason"),
     [
-        (Behaviour(temperature="ignored"), "temperature changes no answer"),
-        (Behaviour(temperature="fixed"), "that temperature is honoured could not be shown"),
-        (Behaviour(temperature="rejected"), "temperature is not accepted"),
+        ("ignored", "temperature changes no answer"),
+        ("fixed", "that temperature is honoured could not be shown"),
+        ("rejected", "temperature is not accepted"),
     ],
 )
-def test_temperature_that_does_not_act(behaviour: Behaviour, reason: str) -> None:
+def test_temperature_that_does_not_act(temperature: Any, reason: str) -> None:
     """An endpoint whose draws do not follow the temperature cannot be audited by it."""
-    found = probed(behaviour, ways=WITHOUT_BIAS)
+    found = probed(Behaviour(temperature=temperature), ways=WITHOUT_BIAS)
     assert reason in found.ways["temperature"]
 
 
 @pytest.mark.parametrize("n", ["honoured", "ignored", "identical"])
-def test_repeated_answers(n: str) -> None:
+def test_repeated_answers(n: Any) -> None:
     """Answers in several ways are found, and whether one request gives several independent ones."""
-    found = probed(Behaviour(n=n, temperature="rejected"), ways=("repeated answers",))  # type: ignore[arg-type]
+    found = probed(Behaviour(n=n, temperature="rejected"), ways=("repeated answers",))
     assert found.verdict == "repeated answers"
     assert "items were answered in several ways" in answer(found, "repeated answers differ")
     assert found.at_once == (4 if n == "honoured" else 1)

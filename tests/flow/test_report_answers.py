@@ -4,80 +4,68 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from blindcal import plot
 from blindcal.estimate.findings import NOTHING, Curve
+from blindcal.estimate.margins import AnswerMargins
 from blindcal.records import Estimate
-from blindcal.report.narrative import headline, notes, position
+from blindcal.report.narrative import headline
 from blindcal.report.notebook import html
 from blindcal.report.page import write_page
 from blindcal.report.plots import draw
 from blindcal.results.result import AuditResult
 from browsing import CONTRAST, Seen, check_numbers, chromium
-from reporting import EMOTIONS, audited_answers, spelled_out
+from finished_runs import FinishedRuns
+from reporting import page_words, spelled_out
 from results import around
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 #: Words that are about two answers.
 OF_TWO = re.compile(
     r"\b(yes/no|(positive|negative) (label|item|answer|decision)s?|Yes|neither (word|“)|two answer words)\b"
 )
+EMOTIONS = ("sadness", "joy", "love", "anger")
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A real Chromium; where there is none the tests say so and are skipped."""
-    with chromium() as one:
-        yield one
+def four(finished_runs: FinishedRuns) -> AuditResult:
+    """Questions with four options, of a model that likes the first."""
+    table = ((60, 2, 1, 2), (20, 40, 1, 1), (20, 1, 40, 1), (20, 1, 1, 29))
+    result = finished_runs.original("choices").result
+    return replace(result, confusion=table, margins=AnswerMargins.of(table))
 
 
-@pytest.fixture(scope="module")
-def four() -> AuditResult:
-    """Questions with four options."""
-    return audited_answers()
+def _lead(result: AuditResult) -> str:
+    return spelled_out(result, headline(result))
 
 
-@pytest.mark.parametrize("words", [tuple("ABCD"), EMOTIONS])
-def test_every_number_is_the_one_in_the_result(
-    words: tuple[str, ...], browser: Browser, tmp_path: Path
-) -> None:
-    """The page shows what result.json has, fits every screen, and does not speak of two answers."""
-    result = audited_answers(words)
+def test_the_page_is_about_the_answer_given(four: AuditResult, tmp_path: Path) -> None:
+    """It shows what result.json has, fits every screen, and does not speak of two answers."""
+    result = replace(four, answers=EMOTIONS)
     write_page(result, tmp_path / "report.html")
-    with Seen(browser, tmp_path / "report.html") as seen:
+    with chromium() as browser, Seen(browser, tmp_path / "report.html") as seen:
         assert seen.is_quiet(), seen.trouble
         for summary in seen.page.locator("summary").all():
             summary.click()
         assert check_numbers(seen, json.loads(result.to_json())) > 300
-        said = seen.text()
+        text = seen.text()
+        headings = [each.inner_text() for each in seen.page.locator("h2").all()]
         rows = seen.page.locator("#answers tbody tr").count()
         counts = seen.page.locator("#confusion table.confusion td").all_inner_texts()
+        links = [str(link.get_attribute("href")) for link in seen.page.locator("nav a").all()]
+        assert all(seen.page.locator(link).count() == 1 for link in links)
         assert seen.page.evaluate(CONTRAST)[0][0] >= 4.5
         seen.page.set_viewport_size({"width": 390, "height": 800})
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert not OF_TWO.search(said), OF_TWO.search(said)
-    assert not re.search(r"\b(nan|inf)\b", said)
-    assert rows == len(words)
+    assert not OF_TWO.search(text), OF_TWO.search(text)
+    assert not re.search(r"\b(nan|inf)\b", text)
+    assert rows == len(EMOTIONS)
     assert [int(one.replace(",", "")) for one in counts] == np.ravel(result.confusion).tolist()
-    assert f"3,000 questions with the answers {', '.join(words[:-1])} and {words[-1]} from" in said
-
-
-def test_top_label_comes_first(four: AuditResult, browser: Browser, tmp_path: Path) -> None:
-    """Headline and curves about the answer given, then a row per answer and the table of answers."""
-    write_page(four, tmp_path / "report.html")
-    with Seen(browser, tmp_path / "report.html") as seen:
-        headings = [each.inner_text() for each in seen.page.locator("h2").all()]
-        links = [str(link.get_attribute("href")) for link in seen.page.locator("nav a").all()]
-        assert all(seen.page.locator(link).count() == 1 for link in links)
+    assert "240 questions with the answers sadness, joy, love and anger from" in text
     assert headings[:7] == [
         "Blind Calibration Curve",
         "Reliability diagram",
@@ -95,46 +83,42 @@ def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:
     low = tuple(x - 0.2 if x > 0.7 else x - 0.01 for x in f)
     high = tuple(x - 0.1 if x > 0.7 else x + 0.01 for x in f)
     curve = Curve(f, tuple((a + b) / 2 for a, b in zip(low, high, strict=True)), low, high)
-    lead = _lead(replace(four, curve=curve, operating=()))
-    assert lead.startswith("It is right 64% of the time (62% to 66%), and 76% confident on average.")
+    over = replace(four, overconfidence=around(0.1), operating=())
+    lead = _lead(replace(over, curve=curve))
+    assert re.match(r"It is right \d+% of the time \(\d+% to \d+%\), and \d+% confident on average\.", lead)
     assert lead.endswith("It is overconfident in answers with over 71% confidence.")
     everywhere = Curve(f, f, tuple(x - 0.3 for x in f), tuple(x - 0.1 for x in f))
-    lead = _lead(replace(four, curve=everywhere, operating=()))
-    assert lead.endswith("It is overconfident in answers at any confidence.")
-    assert re.match(
-        r"When it is at least \d+% confident in its answer, as it is for \d+% of the questions, it is right "
-        r"\d+% of the time \(\d+% to \d+%\)\. Its",
-        _lead(four),
+    assert _lead(replace(over, curve=everywhere)).endswith(
+        "It is overconfident in answers at any confidence."
     )
 
 
-def test_what_the_position_does_is_said(four: AuditResult) -> None:
+def test_the_page_says_what_the_position_does(four: AuditResult) -> None:
     """A model that likes the first option: due to the position alone only if the options were permuted."""
-    said = spelled_out(four, [position(four)])
-    assert re.match(
-        r"For each answer to be given as often as it is right, \d+\.\d% of all would have to", said
-    )
-    assert "more than chance explains (p-value below 0.001)" in said
-    assert said.endswith("an audit that permutes them shows how much their position alone matters.")
-    shuffled = replace(four, settings=four.settings | {"permute": 0})
-    assert spelled_out(shuffled, [position(shuffled)]).endswith("so this is how much their position matters.")
-    named = audited_answers(EMOTIONS)
-    assert "position" not in spelled_out(named, [position(named)])
+    text = page_words(four)
+    assert re.search(r"For each answer to be given as often as it is right, \d+\.\d% of all would", text)
+    assert "more than chance explains (p-value below 0.001)" in text
+    assert "an audit that permutes them shows how much their position alone matters." in text
+    shuffled = page_words(replace(four, settings=four.settings | {"permute": 0}))
+    assert "so this is how much their position matters." in shuffled
+    assert "position alone" not in page_words(replace(four, answers=EMOTIONS))
     assert four.margins is not None
-    fair = replace(four, margins=replace(four.margins, pvalue=0.4))
-    assert "That may be due to chance (p-value 0.40)." in spelled_out(fair, [position(fair)])
+    fair = page_words(replace(four, margins=replace(four.margins, pvalue=0.4)))
+    assert "That may be due to chance (p-value 0.40)." in fair
 
 
 def test_the_notes_fit_several_answers(four: AuditResult) -> None:
     """Invalid answers, a useless confidence and a model that is always right, in words that fit."""
-    invalid = replace(four, counts=replace(four.counts, invalid=12), ece_if_invalid=(0.1, 0.2))
-    assert "12 of 6,012 answers were none of those asked for." in spelled_out(invalid, list(notes(invalid)))
-    blurred = replace(four, auroc=Estimate(0.5, 0.48, 0.52, 0.95))
-    assert "no better than a coin flip at telling right answers from wrong ones" in spelled_out(
-        blurred, list(notes(blurred))
+    doubtful = replace(
+        four,
+        counts=replace(four.counts, invalid=12),
+        auroc=Estimate(0.5, 0.48, 0.52, 0.95),
+        accuracy=around(1.0, 0.0),
     )
-    perfect = replace(four, accuracy=around(1.0, 0.0))
-    assert "Every answer given is right." in spelled_out(perfect, list(notes(perfect)))
+    text = page_words(doubtful)
+    assert "answers were none of those asked for." in text
+    assert "no better than a coin flip at telling right answers from wrong ones" in text
+    assert "Every answer given is right." in text
     nothing = replace(four, ece=NOTHING, counts=replace(four.counts, each=(0,) * 4, invalid=50))
     assert _lead(nothing) == (
         "Nothing can be said about its calibration: not one of 50 answers was one of those asked for."
@@ -152,7 +136,3 @@ def test_figures_name_their_axes(four: AuditResult) -> None:
     assert min(np.asarray(curve.get_xdata(), float)) >= 0.25
     assert axes.get_ylabel() == "share of right answers"
     assert "confidence in the answer given" in html(four)
-
-
-def _lead(result: AuditResult) -> str:
-    return spelled_out(result, headline(result))

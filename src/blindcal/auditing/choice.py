@@ -14,7 +14,7 @@ from functools import cached_property
 
 from blindcal.errors import InputError
 from blindcal.methods import LEAST_REPEATED, METHODS
-from blindcal.planning.forecast import MAX_QUERIES, forecast
+from blindcal.planning.forecast import MAX_QUERIES, half_width
 from blindcal.planning.shapes import DEFAULT, preset
 from blindcal.probing.findings import Probe
 from blindcal.records import Way
@@ -55,15 +55,8 @@ class MethodOption:
         """Half the expected width of the interval of the ECE, for an average model; ``None`` if unknown."""
         if self.answers > 2 or not METHODS[self.method].fitted:
             return None
-        found = forecast(
-            preset(DEFAULT),
-            self.method,
-            self.n,
-            min(self.queries, MAX_QUERIES),
-            bins=self.bins,
-            level=self.level,
-        )
-        return found.half_width
+        queries = min(self.queries, MAX_QUERIES)
+        return half_width(preset(DEFAULT), self.method, self.n, queries, bins=self.bins, level=self.level)
 
     @property
     def times(self) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
-
-import msgspec
+from dataclasses import dataclass
 
 from blindcal.asking.job import Job
 from blindcal.asking.run_context import RunContext
@@ -17,17 +14,13 @@ from blindcal.endpoints.query_format import (
     QuestionFormat,
     TokenQuestion,
 )
-from blindcal.endpoints.refusals import Accepted
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.errors import InputError
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, Method, control_spacing
 from blindcal.probing.findings import Probe
 from blindcal.records import AnswerFormat, Targets
-from blindcal.results.certificate import AskedAs
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
-from blindcal.text import printable
 
 
 @dataclass(frozen=True)
@@ -128,24 +121,3 @@ def control_every(session: Session) -> int | None:
         found = control_spacing(design.sample or len(session.items))
         session.store.set_note("control_every", found)
     return int(found)
-
-
-@dataclass(frozen=True, slots=True)
-class AskedSettings:
-    """How a finished run asked its endpoint: its settings, what it prepared, and the fields it sent."""
-
-    settings: Settings
-    prepared: Prepared
-    accepted: Accepted | None
-
-    @classmethod
-    def of(cls, asked: AskedAs, source: str, remedy: str, **changes: Any) -> Self:
-        """Read how to ask, with ``changes`` to the settings; ``source`` and ``remedy`` are for the error."""
-        try:
-            settings = Settings.noted(asked.config).replace(group_field="group", sample=None, **changes)
-            prepared = replace(msgspec.convert(asked.ready, Prepared), probe=None)
-            accepted = msgspec.convert(asked.accepted, Accepted | None)
-        except (InputError, TypeError, msgspec.ValidationError) as error:
-            reason = printable(str(error))
-            raise InputError(f"{source} does not say how to ask ({reason})", remedy=remedy) from None
-        return cls(settings, prepared, accepted)

@@ -18,14 +18,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from scipy.special import expit
 
 from blindcal.asking.controls import Controls
+from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.limits import Limits
-from blindcal.asking.opened_run import accepted_fields, opened_run
+from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
+from blindcal.asking.opened_run import opened_run
 from blindcal.asking.run_context import RunContext, blocking
 from blindcal.asking.sender import RunOutcome, ask_design
+from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import (
@@ -37,32 +38,20 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
-from blindcal.endpoints.address import Address
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
-from blindcal.estimate.certification import (
-    CHOOSING,
-    CandidateTest,
-    KnownRange,
-    Side,
-    certified_bound,
-    items_needed,
-)
+from blindcal.estimate.certification import CHOOSING, KnownRange, certified_bound, items_needed
 from blindcal.prices import Prices
-from blindcal.records import Item, Progress, level_percent
+from blindcal.records import Progress, level_percent
 from blindcal.results.certificate import (
     CERTIFICATE_FILE,
-    AskedAs,
     Certificate,
     CertifiedRequest,
     CertifiedSide,
     prompt_digest,
 )
 from blindcal.results.run import Run, opened
-from blindcal.settings import plain
-from blindcal.store.run_store import RUN_FILE, ServedModel, Store
+from blindcal.store.run_store import ServedModel, Store
 from blindcal.text import listed, printable
 
 FOLDER = "certify-"
@@ -129,117 +118,22 @@ async def certify_async(
     goal = CertifyGoal(precision, negative_precision, confidence)
     if expires < 1:
         raise InputError(f"expires: must be a number of days from 1 up, got {expires!r}")
-    found, context = opened(run), RunContext.of(limits, prices, progress, stage, stop)
-    tell = context.tell
-    check_certifiable(found)
-    asked = _asked_as(found)
-    address = _address(found, api_key_env, timeout)
-    folder = found.folder / f"{FOLDER}{_name(found, goal)}"
+    finished, context = opened(run), RunContext.of(limits, prices, progress, stage, stop)
+    check_certifiable(finished)
+    asked = AskedSettings.of_run(finished, api_key_env=api_key_env, timeout=timeout)
+    config = _config(finished, goal)
+    folder = finished.folder / _folder_name(goal, config)
+    address = asked.settings.endpoint
     async with opened_run(folder, address, context, endpoint, Store, asked.accepted) as (store, governor):
-        await asyncio.to_thread(store.begin, _config(found, goal), asked.items, keep_prompts=False)
-        if (noted := store.note("plan")) is None:
-            tell("choosing the thresholds to test")
-            plan = await asyncio.to_thread(plan_certification, found, goal)
-            store.set_note("plan", msgspec.to_builtins(plan))
-        else:
-            plan = msgspec.convert(noted, CertifyPlan)
-        _check_chance(plan)
-        if plan.why:
-            tell(plan.why)
-        watching = _Watch(store, found, plan.reuse, asked.served, tell)
-        design = CertifyDesign.of(found, plan, watching.reuse)
-        question = TokenQuestion(found.result.targets, float(found.settings["offset"]))
-        job = Job(items=asked.items, question=question, store=store, max_shift=found.max_shift)
-        tell(f"testing {listed([f'{expit(-one.shifts[0]):.4f}' for one in plan.sides])}, and on from there")
-        controls = Controls(job, every=plan.control_every)
-        outcome = await ask_design(design, job, governor, planned=design.first_queries(), controls=controls)
-        watching.check()
-        if context.stop.is_set():
-            raise _stopped("interrupted", plan, design)
-        if outcome.stopped is not None:
-            why = printable(outcome.stopped.reason)
-            tell(f"{why}: what has passed by now counts, and the same again goes on")
-        return _conclude(found, goal, plan, asked, design, watching.reuse(), outcome, store, expires, out)
+        plan = await asyncio.to_thread(_begin, store, finished, goal, asked, config, context.tell)
+        certification = _Certification(
+            store=store, run=finished, goal=goal, asked=asked, plan=plan, tell=context.tell
+        )
+        outcome = await certification.ask(governor)
+        return certification.conclude(outcome, expires, Path(out or finished.folder / CERTIFICATE_FILE))
 
 
 certify = blocking(certify_async)
-
-
-class _Watch:
-    """Decides while asking which answers may still be reused, by what the replies show of the endpoint."""
-
-    def __init__(
-        self, store: Store, run: Run, reuse: Reuse, served: list[ServedModel], tell: Callable[[str], None]
-    ) -> None:
-        self._store, self._run, self._begun, self._served, self._tell = store, run, reuse, served, tell
-
-    def reuse(self) -> Reuse:
-        """Which answers may decide at other thresholds; told when it changes."""
-        before: Reuse = self._store.note("reuse") or self._begun
-        found, why = before, ""
-        if before == "all" and any(one not in self._served for one in self._store.served_names()):
-            found = "own"
-            names = [name.words for name in self._store.served_names()]
-            now = printable(listed(names), 120)
-            why = f"the endpoint now calls itself {now}: no answer of the run is reused"
-        elif before == "all" and self._contradicted():
-            found = "own"
-            why = "the endpoint no longer answers as in the run: no answer of the run is reused"
-        if before != "none" and self._noisy():
-            found = "none"
-            why = "repeated queries were answered differently: each item is asked at each threshold itself"
-        if found != before:
-            self._store.set_note("reuse", found)
-            self._tell(why)
-        return found
-
-    def _contradicted(self) -> bool:
-        """Whether a new answer contradicts one of the run, as it can only if the endpoint has changed."""
-        both = self._run.answered.joined(self._store.answered())
-        return bool(KnownRange.of(self._run.labels.size, both).contradictory.any())
-
-    def _noisy(self) -> bool:
-        counts, _ = count_controls(self._store)
-        return bool(counts.disagreed or counts.failed)
-
-    def check(self) -> None:
-        """Raise `UnfitError` if another model took over while certifying."""
-        _, served = count_controls(self._store)
-        models = list(dict.fromkeys(one.model for one in served))
-        if len(models) > 1:
-            raise UnfitError(
-                f"the endpoint answered as {printable(listed(models), 200)} while certifying, and a "
-                "certificate can only be about one model",
-                remedy=f"name one that does not change; delete {self._store.path.parent} to begin again",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredRun:
-    """What the run file tells beside the answers: the items with their prompts, and how they were asked."""
-
-    items: list[Item]
-    ready: dict[str, Any]
-    accepted: Accepted
-    served: list[ServedModel]
-
-
-def _asked_as(run: Run) -> _StoredRun:
-    with Store.read(run.folder / RUN_FILE) as store:
-        items, ready = store.questions(), store.note("ready") or {}
-        accepted, served = accepted_fields(store) or Accepted(), store.served_names()
-    if items is None:
-        raise NotIdentifiedError(
-            f"{run.folder}: the run keeps only hashes of its prompts, and certifying has to ask them again",
-            remedy="audit with {keep_prompts} left out",
-            options={"keep_prompts": True},
-        )
-    return _StoredRun(items, ready, accepted, served)
-
-
-def _address(run: Run, api_key_env: str, timeout: float) -> Address:
-    names = ("base_url", "model", "api", "api_version", "extra_body")
-    return Address(**{name: run.settings[name] for name in names}, api_key_env=api_key_env, timeout=timeout)
 
 
 def _config(run: Run, goal: CertifyGoal) -> dict[str, Any]:
@@ -248,70 +142,188 @@ def _config(run: Run, goal: CertifyGoal) -> dict[str, Any]:
     digest = hashlib.blake2b(digest_size=8)
     for column in (answered.items, answered.shifts, answered.temperatures, answered.answers):
         digest.update(np.ascontiguousarray(column).tobytes())
-    return {
-        **msgspec.to_builtins(goal),
-        "algorithm": _ALGORITHM,
-        "run": run.settings.get("items_digest"),
-        "answers": digest.hexdigest(),
-    }
+    about = {"algorithm": _ALGORITHM, "run": run.settings.get("items_digest"), "answers": digest.hexdigest()}
+    return {**msgspec.to_builtins(goal), **about}
 
 
-def _name(run: Run, goal: CertifyGoal) -> str:
-    """The end of the name of a certification's folder."""
-    digest = hashlib.blake2b(msgspec.json.encode(_config(run, goal)), digest_size=4).hexdigest()
-    return "-".join([*(f"{value:g}" for value in goal.wanted.values()), digest])
+def _folder_name(goal: CertifyGoal, config: dict[str, Any]) -> str:
+    digest = hashlib.blake2b(msgspec.json.encode(config), digest_size=4).hexdigest()
+    return FOLDER + "-".join([*(f"{value:g}" for value in goal.wanted.values()), digest])
 
 
-def _conclude(
+def _begin(
+    store: Store,
     run: Run,
     goal: CertifyGoal,
-    plan: CertifyPlan,
-    asked: _StoredRun,
-    design: CertifyDesign,
-    reuse: Reuse,
-    outcome: RunOutcome,
-    store: Store,
-    expires: int,
-    out: str | Path | None,
-) -> Certificate:
-    """Write the certificate, or raise an error that says what was seen instead."""
-    states = design.states(outcome.answered, reuse)
-    sides = {state.side.name: _certified(state) for state in states}
-    if any(one is None for one in sides.values()):
-        raise _not_certified(
-            states, plan, design, None if outcome.stopped is None else outcome.stopped.reason
+    asked: AskedSettings,
+    config: dict[str, Any],
+    tell: Callable[[str], None],
+) -> CertifyPlan:
+    """Begin a certification or go on with it; raises `NotCertifiedError` if asking would be in vain."""
+    if asked.items is None:
+        raise NotIdentifiedError(
+            f"{run.folder}: the run keeps only hashes of its prompts, and certifying has to ask them again",
+            remedy="audit with {keep_prompts} left out",
+            options={"keep_prompts": True},
         )
-    accept, reject = sides["accept"], sides.get("reject")
-    assert accept is not None
-    made = _date(store, accept, reject)
-    _, served = count_controls(store)
-    request = decision_request(run, accept.shift, asked.accepted)
-    second = None if reject is None else decision_request(run, reject.shift, asked.accepted)
-    certificate = Certificate(
-        blindcal=version("blindcal"),
-        accept=accept,
-        reject=reject,
-        level=goal.confidence,
-        candidates=sum(len(state.tests) for state in states),
-        items=len(plan.items),
-        queries=store.usage().served,
-        reused=design.reused(outcome.answered, reuse),
-        model=run.result.model,
-        served=tuple(ServedModel(one.model, one.fingerprint) for one in served) or tuple(asked.served),
-        prompt_digest=prompt_digest(run.settings, run.result.targets),
-        made=made,
-        expires=made + timedelta(days=expires),
-        request=CertifiedRequest(
-            url=request.url,
-            accept=request.body,
-            reject=None if second is None else second.body,
-            positive=request.tokens[0],
-            negative=request.tokens[1],
-        ),
-        settings=AskedAs(run.settings, asked.ready, plain(msgspec.to_builtins(asked.accepted))),
-    )
-    certificate.save(Path(out) if out is not None else run.folder / CERTIFICATE_FILE)
-    return certificate
+    store.begin(config, asked.items, keep_prompts=False)
+    if (noted := store.note("plan")) is None:
+        tell("choosing the thresholds to test")
+        plan = plan_certification(run, goal)
+        store.set_note("plan", msgspec.to_builtins(plan))
+    else:
+        plan = msgspec.convert(noted, CertifyPlan)
+    if plan.chance < _IN_VAIN:
+        raise NotCertifiedError(
+            f"by the {plan.choosing:,} items that choose, no threshold has a chance to pass on the other "
+            f"{len(plan.items):,}; nothing was asked",
+            remedy="audit more items, or lower {precision} or {confidence}",
+            options={"precision": ..., "confidence": ...},
+        )
+    if plan.why:
+        tell(plan.why)
+    tell(f"testing {listed([f'{side.first:.4f}' for side in plan.sides])}, and on from there")
+    return plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Certification:
+    """A certification under way: asks what its plan needs, and writes the certificate."""
+
+    store: Store
+    run: Run
+    goal: CertifyGoal
+    asked: AskedSettings
+    plan: CertifyPlan
+    tell: Callable[[str], None]
+
+    async def ask(self, governor: Governor) -> RunOutcome:
+        """Get the queries of the candidates answered."""
+        assert self.asked.items is not None
+        job = Job(
+            items=self.asked.items,
+            question=self.asked.question,
+            store=self.store,
+            max_shift=self.run.max_shift,
+        )
+        design, controls = self._design, Controls(job, every=self.plan.control_every)
+        return await ask_design(design, job, governor, planned=design.first_queries(), controls=controls)
+
+    @property
+    def _design(self) -> CertifyDesign:
+        return CertifyDesign.of(self.run, self.plan, self._reuse)
+
+    def _reuse(self) -> Reuse:
+        """Which answers may decide at other thresholds, by what the replies show of the endpoint so far."""
+        store = self.store
+        before: Reuse = store.note("reuse") or self.plan.reuse
+        now, why, none = before, "", "no answer of the run is reused"
+        names, (counts, _) = store.served_names(), count_controls(store)
+        if before == "all" and not set(names) <= set(self.asked.served):
+            called = printable(listed([name.words for name in names]), 120)
+            now, why = "own", f"the endpoint now calls itself {called}: {none}"
+        elif before == "all" and self._contradicted():
+            now, why = "own", f"the endpoint no longer answers as in the run: {none}"
+        if before != "none" and (counts.disagreed or counts.failed):
+            now = "none"
+            why = "repeated queries were answered differently: each item is asked at each threshold itself"
+        if now != before:
+            store.set_note("reuse", now)
+            self.tell(why)
+        return now
+
+    def _contradicted(self) -> bool:
+        """Whether a new answer contradicts one of the run, as it can only if the endpoint has changed."""
+        both = self.run.answered.joined(self.store.answered())
+        return bool(KnownRange.of(self.run.labels.size, both).contradictory.any())
+
+    def conclude(self, outcome: RunOutcome, expires: int, path: Path) -> Certificate:
+        """Write the certificate, or raise an error that says what was seen instead."""
+        run, stopped = self.run, outcome.stopped
+        served = self._served()
+        if stopped is INTERRUPTED:
+            raise self._stopped(stopped)
+        if stopped is not None:
+            why = printable(stopped.reason)
+            self.tell(f"{why}: what has passed by now counts, and the same again goes on")
+        reuse, design = self._reuse(), self._design
+        states = design.states(outcome.answered, reuse)
+        sides = {state.side.name: certified for state in states if (certified := _certified(state))}
+        if len(sides) < len(states):
+            raise self._not_certified(states, stopped)
+        accept, reject = sides["accept"], sides.get("reject")
+        made = self._date([side.shift for side in sides.values()])
+        request, *second = (decision_request(run, side.shift, self.asked.accepted) for side in sides.values())
+        certificate = Certificate(
+            blindcal=version("blindcal"),
+            accept=accept,
+            reject=reject,
+            level=self.goal.confidence,
+            candidates=sum(len(state.tests) for state in states),
+            items=len(self.plan.items),
+            queries=self.store.usage().served,
+            reused=design.reused(outcome.answered, reuse),
+            model=run.result.model,
+            served=served or self.asked.served,
+            prompt_digest=prompt_digest(run.settings, run.result.targets),
+            made=made,
+            expires=made + timedelta(days=expires),
+            request=CertifiedRequest(
+                url=request.url,
+                accept=request.body,
+                reject=second[0].body if second else None,
+                positive=request.tokens[0],
+                negative=request.tokens[1],
+            ),
+            settings=self.asked.noted,
+        )
+        certificate.save(path)
+        return certificate
+
+    def _served(self) -> tuple[ServedModel, ...]:
+        """The names in the replies; raises `UnfitError` if another model took over while certifying."""
+        _, served = count_controls(self.store)
+        models = list(dict.fromkeys(name.model for name in served))
+        if len(models) > 1:
+            raise UnfitError(
+                f"the endpoint answered as {printable(listed(models), 200)} while certifying, and a "
+                "certificate can only be about one model",
+                remedy=f"name one that does not change; delete {self.store.path.parent} to begin again",
+            )
+        return tuple(ServedModel(name.model, name.fingerprint) for name in served)
+
+    def _date(self, shifts: list[float]) -> date:
+        """The day on which these thresholds were certified: the same again does not renew a certificate."""
+        noted = self.store.note("made")
+        if noted is None or noted["shifts"] != shifts:
+            noted = {"shifts": shifts, "date": datetime.now(UTC).date().isoformat()}
+            self.store.set_note("made", noted)
+        return date.fromisoformat(noted["date"])
+
+    def _not_certified(self, states: tuple[SideState, ...], stopped: Stopped | None) -> NotCertifiedError:
+        state = next((state for state in states if state.tests and not state.tests[0].passed), None)
+        if state is None:
+            return self._stopped(stopped or Stopped("the queries ended"))
+        test, name = state.tests[0], "precision" if state.side.name == "accept" else "negative_precision"
+        options, needed = {name: ...}, items_needed(test)
+        if needed is None:
+            remedy = f"the share itself is not above what is wanted: lower {{{name}}}"
+        else:
+            total = _rounded(int(np.ceil(needed / (1 - CHOOSING))))
+            remedy = (
+                f"an audit of about {total} items would probably do; or lower {{{name}}} or {{confidence}}"
+            )
+            options["confidence"] = ...
+        return NotCertifiedError(_seen(state, alone=len(states) == 1), remedy=remedy, options=options)
+
+    def _stopped(self, stopped: Stopped) -> NotCertifiedError:
+        most = self.plan.with_controls(self._design.most_queries(self.plan.reuse))
+        return NotCertifiedError(
+            f"{printable(stopped.reason)} before a threshold was tested to the end: up to {most:,} queries "
+            "may be needed",
+            remedy="run the same again, with a higher limit if one was reached; what was asked is kept",
+            stopped=True,
+        )
 
 
 def _certified(state: SideState) -> CertifiedSide | None:
@@ -332,65 +344,12 @@ def _certified(state: SideState) -> CertifiedSide | None:
     )
 
 
-def _date(store: Store, accept: CertifiedSide, reject: CertifiedSide | None) -> date:
-    """The day on which these thresholds were certified: the same again does not renew a certificate."""
-    shifts = [accept.shift, None if reject is None else reject.shift]
-    noted = store.note("made")
-    if noted is None or noted["shifts"] != shifts:
-        noted = {"shifts": shifts, "date": datetime.now(UTC).date().isoformat()}
-        store.set_note("made", noted)
-    return date.fromisoformat(noted["date"])
-
-
-def _not_certified(
-    states: tuple[SideState, ...], plan: CertifyPlan, design: CertifyDesign, stopped: str | None
-) -> NotCertifiedError:
-    failed = [state for state in states if state.tests and not state.tests[0].passed]
-    if not failed:
-        return _stopped(stopped or "the queries ended", plan, design)
-    state = failed[0]
-    test, name = state.tests[0], "precision" if state.side.name == "accept" else "negative_precision"
-    needed = items_needed(test)
-    if needed is None:
-        return NotCertifiedError(
-            _seen(test, state.side, alone=len(states) == 1),
-            remedy=f"the share itself is not above what is wanted: lower {{{name}}}",
-            options={name: ...},
-        )
-    total = _rounded(int(np.ceil(needed / (1 - CHOOSING))))
-    return NotCertifiedError(
-        _seen(test, state.side, alone=len(states) == 1),
-        remedy=f"an audit of about {total} items would probably do; or lower {{{name}}} or {{confidence}}",
-        options={name: ..., "confidence": ...},
-    )
-
-
-def _stopped(why: str, plan: CertifyPlan, design: CertifyDesign) -> NotCertifiedError:
-    most = plan.with_controls(design.most_queries(plan.reuse))
-    return NotCertifiedError(
-        f"{printable(why)} before a threshold was tested to the end: up to {most:,} queries may be needed",
-        remedy="run the same again, with a higher limit if one was reached; what was asked is kept",
-        stopped=True,
-    )
-
-
-def _check_chance(plan: CertifyPlan) -> None:
-    """Raise `NotCertifiedError` before anything is asked if it would be in vain."""
-    if plan.chance < _IN_VAIN:
-        raise NotCertifiedError(
-            f"by the {plan.choosing:,} items that choose, no threshold has a chance to pass on the other "
-            f"{len(plan.items):,}; nothing was asked",
-            remedy="audit more items, or lower {precision} or {confidence}",
-            options={"precision": ..., "confidence": ...},
-        )
-
-
-def _seen(test: CandidateTest, side: Side, *, alone: bool) -> str:
+def _seen(state: SideState, *, alone: bool) -> str:
     """What the test of a first candidate saw, in a sentence."""
-    decisions = "positive" if side.name == "accept" else "negative"
+    test = state.tests[0]
+    decisions, beyond = ("positive", "from") if state.side.name == "accept" else ("negative", "below")
     share = f" ({test.right / test.decided:.1%})" if test.decided else ""
     unknown = f", counting {test.unknown:,} without a valid answer as wrong" if test.unknown else ""
-    beyond = "from" if side.name == "accept" else "below"
     which = "no threshold" if alone else f"no threshold for {decisions} decisions"
     return (
         f"{which} passes: of {test.items:,} items, {test.decided:,} are decided {decisions} {beyond} "

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -23,27 +23,22 @@ import numpy as np
 
 from blindcal.asking.controls import Controls, bias_lost, stored_controls
 from blindcal.asking.governor import Governor
+from blindcal.asking.job import Job
 from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, blocking
 from blindcal.asking.sender import RunOutcome, ask_design
+from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.auditing.audit import default_folder
-from blindcal.auditing.prepared import AskedSettings, Prepared, Session, control_every
+from blindcal.auditing.prepared import Prepared
 from blindcal.auditing.steadiness_check import count_controls
-from blindcal.certifying.endpoint_check import (
-    CERTIFY_AGAIN,
-    certified_job,
-    check_endpoint,
-    check_expiry,
-    doubts,
-    note_doubt,
-    note_other_names,
-)
+from blindcal.certifying.endpoint_check import CertifiedEndpoint, bias_error
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import InputError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
+from blindcal.methods import control_spacing
 from blindcal.prices import Prices
 from blindcal.records import NEGATIVE, AnswerTable, Progress, Round
 from blindcal.results.certificate import Certificate
@@ -113,28 +108,20 @@ async def decide_async(
     """
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
-    asked = certified_settings(certificate, id_field=id_field, api_key_env=api_key_env, timeout=timeout)
-    settings = asked.settings
+    named = {} if id_field is None else {"id_field": id_field}
+    asked = AskedSettings.of_certificate(certificate, api_key_env=api_key_env, timeout=timeout, **named)
     folder = Path(out) if out is not None else decision_folder(items, certificate)
-    run = RunContext.of(limits, prices, progress, stage, stop)
-    opening = opened_run(folder, settings.endpoint, run, endpoint, Store, asked.accepted)
-    async with opening as (store, governor):
+    run, address = RunContext.of(limits, prices, progress, stage, stop), asked.settings.endpoint
+    async with opened_run(folder, address, run, endpoint, Store, asked.accepted) as (store, governor):
         run.tell("reading items")
-        loaded = await asyncio.to_thread(_read_items, items, settings)
-        session = Session(loaded, settings, store, run)
-        await asyncio.to_thread(_begin, session, certificate)
-        if store.note("finished"):  # nothing is asked any more, and doubts were noted
-            force = True
-        else:
-            check_expiry(store, certificate, force=force)
-        await check_endpoint(session, certificate, asked.prepared, governor, force=force)
-        run.tell("asking")
-        outcome = await _ask(session, certificate, governor, force)
-        if outcome.stopped is None:
-            store.set_note("finished", True)
+        loaded = await asyncio.to_thread(_read_items, items, asked.settings)
+        config = await asyncio.to_thread(_config, loaded, certificate)
+        store.begin(config, loaded, keep_prompts=asked.settings.prompt.keep_prompts)
+        certified = CertifiedEndpoint(certificate, store, force or bool(store.note("finished")))
+        outcome = await _ask(loaded, asked, certified, governor)
         run.tell("writing the decisions")
         with answers_kept():
-            return await asyncio.to_thread(_conclude, session, certificate, outcome, folder)
+            return await asyncio.to_thread(_conclude, loaded, certified, outcome, folder, prices)
 
 
 decide = blocking(decide_async)
@@ -143,21 +130,6 @@ decide = blocking(decide_async)
 def decision_folder(items: str | Path, certificate: Certificate) -> Path:
     """The default folder: the same for the same items and model."""
     return FOLDER / default_folder(items, certificate.model).name
-
-
-def certified_settings(
-    certificate: Certificate,
-    *,
-    id_field: str | None = None,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-) -> AskedSettings:
-    """How the certificate asks: as its audit did, except for what is about labelled items."""
-    named = {} if id_field is None else {"id_field": id_field}
-    source, remedy = "the certificate", "certify again"
-    return AskedSettings.of(
-        certificate.settings, source, remedy, api_key_env=api_key_env, timeout=timeout, **named
-    )
 
 
 def _read_items(items: str | Path, settings: Settings) -> Items:
@@ -177,16 +149,15 @@ def _read_items(items: str | Path, settings: Settings) -> Items:
     return loaded
 
 
-def _begin(session: Session, certificate: Certificate) -> None:
-    """Store what is decided by and about in the run file, or check that the run was begun with the same."""
-    items, store, asked = session.items, session.store, certificate.settings.config
-    config = {
+def _config(items: Items, certificate: Certificate) -> dict[str, object]:
+    """What a run of decisions cannot change."""
+    asked = certificate.settings.config
+    return {
         **{name: asked.get(name) for name in ("model", "base_url")},
         "certificate": hashlib.blake2b(certificate.to_json(), digest_size=16).hexdigest(),
         "items": len(items),
         "items_digest": items.digest,
     }
-    store.begin(config, items, keep_prompts=session.settings.prompt.keep_prompts)
 
 
 @dataclass(frozen=True)
@@ -207,29 +178,38 @@ class DecisionDesign:
         return make_round(left, np.full(left.size, self.reject)) if left.size else None
 
 
-async def _ask(session: Session, certificate: Certificate, governor: Governor, force: bool) -> RunOutcome:
-    """Get the answers that decide, with control queries among them if the bias was seen to act."""
-    prepared = msgspec.convert(session.store.note("ready"), Prepared)
-    job = certified_job(session, certificate, prepared, force=force)
-    every = control_every(session) if prepared.objection is None else None
-    reject = None if certificate.reject is None else certificate.reject.shift
-    n, again = len(session.items), 0.0 if reject is None else 1 - certificate.accept.share
-    design = DecisionDesign(n, certificate.accept.shift, reject)
+async def _ask(
+    items: Items, asked: AskedSettings, certified: CertifiedEndpoint, governor: Governor
+) -> RunOutcome:
+    """Check the endpoint and get the answers that decide, with control queries if the bias was seen to act.
+
+    A run that has finished is not checked any more: its doubts are noted.
+    """
+    store, certificate, prepared = certified.store, certified.certificate, asked.prepared
+    job = Job(items=items, question=asked.question, store=store, max_shift=prepared.max_shift)
+    if not store.note("finished"):
+        certified.check_expiry()
+    if (noted := store.note("ready")) is None:
+        prepared = replace(prepared, objection=await certified.check(job, governor))
+        store.set_note("ready", msgspec.to_builtins(prepared))
+    else:
+        prepared = msgspec.convert(noted, Prepared)
+        certified.check_names(store.served_names())
+    governor.run.tell("asking")
+    if not certified.force:
+        job = replace(job, also_check=certified.check_replies)
+    every = control_spacing(len(items)) if prepared.objection is None else None
+    lower = certificate.reject
+    design = DecisionDesign(len(items), certificate.accept.shift, None if lower is None else lower.shift)
+    planned = round(len(items) * (1 if lower is None else 2 - certificate.accept.share))
+    controls = Controls(job, every=every, force=certified.force)
     try:
-        outcome = await ask_design(
-            design,
-            job,
-            governor,
-            planned=round(n * (1 + again)),
-            controls=Controls(job, every=every, force=force),
-        )
+        outcome = await ask_design(design, job, governor, planned=planned, controls=controls)
     except UnfitError as error:
-        raise UnfitError(
-            error.message,
-            remedy=f"find out what changed at the provider, {CERTIFY_AGAIN}",
-            options={"out": ..., "force": True},
-        ) from None
-    if outcome.stopped is not None and not len(outcome.answered):
+        raise bias_error(error.message) from None
+    if outcome.stopped is None:
+        store.set_note("finished", True)
+    elif not len(outcome.answered):
         raise NotIdentifiedError(
             f"{printable(outcome.stopped.reason)} before the first answer",
             remedy="nothing is lost: run the same again, with a higher limit if one was reached",
@@ -238,32 +218,33 @@ async def _ask(session: Session, certificate: Certificate, governor: Governor, f
 
 
 def _conclude(
-    session: Session, certificate: Certificate, outcome: RunOutcome, folder: Path
+    items: Items, certified: CertifiedEndpoint, outcome: RunOutcome, folder: Path, prices: Prices | None
 ) -> DecisionResult:
     """Write the decisions and their summary."""
-    store = session.store
+    store, certificate = certified.store, certified.certificate
     if bias_lost(stored_controls(store)) is not None:
-        note_doubt(store, "logit_bias stopped acting during the run")
-    note_other_names(store, certificate)
-    found = write_decisions(store, certificate, folder)
+        certified.doubt("logit_bias stopped acting during the run")
+    if certified.force:
+        certified.check_names(store.served_names())
+    counts = write_decisions(store, certificate, folder)
     decisions = DecisionResult(
         folder=str(folder),
         model=certificate.model,
-        items=len(session.items),
-        accepted=found.verdicts["accept"],
-        rejected=found.verdicts["reject"],
-        abstained=found.verdicts["abstain"],
-        undecided=len(session.items) - found.verdicts.total(),
-        reasons=found.reasons,
+        items=len(items),
+        accepted=counts.verdicts["accept"],
+        rejected=counts.verdicts["reject"],
+        abstained=counts.verdicts["abstain"],
+        undecided=len(items) - counts.verdicts.total(),
+        reasons=counts.reasons,
         stopped=None if outcome.stopped is None else printable(outcome.stopped.reason),
-        forced=doubts(store),
+        forced=certified.doubts,
         level=certificate.level,
         accept=certificate.accept,
         reject=certificate.reject,
         expires=certificate.expires,
         controls=count_controls(store)[0],
-        spend=Spend.of(store, session.run.prices),
-        labels_ignored=session.items.labels_ignored,
+        spend=Spend.of(store, prices),
+        labels_ignored=items.labels_ignored,
     )
     decisions.save()
     return decisions

@@ -11,7 +11,7 @@ from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit, default_folder
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field, print_stage
-from blindcal.cli.plan import cost_text, tokens_text
+from blindcal.cli.plan import print_plan
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
@@ -146,13 +146,8 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
     if as_json:
         click.echo(json_line(plan))
         return
-    controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""
-    probe = f", and about {plan.probe_queries} for the probe" if plan.probe_queries else ""
     print_field("items", f"{plan.items:,}")
-    method = f"{settings.assumed_method}{' (if the endpoint allows it)' if settings.auto else ''}"
-    print_field("queries", f"{plan.queries:,} by {method}{controls}{probe}")
-    print_field("tokens", tokens_text(plan))
-    print_field("cost", cost_text(plan))
+    print_plan(plan, f"{settings.assumed_method}{' (if the endpoint allows it)' if settings.auto else ''}")
     if max_cost is not None and plan.cost:
         print_field("limit", f"${max_cost:g} {_limit_effect(plan, plan.cost, max_cost)}")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 import click
 
 from blindcal.asking.limits import Limits
+from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify
 from blindcal.certifying.design import (
     CertifyDesign,
@@ -27,7 +27,6 @@ from blindcal.progress_bar import ProgressBar
 from blindcal.records import Usage, level_percent
 from blindcal.results.certificate import CERTIFICATE_FILE, Certificate, CertifiedSide
 from blindcal.results.run import Run, open_run
-from blindcal.settings import Settings
 from blindcal.text import printable
 
 STOPPED, UNFIT, NOT_CERTIFIED = 3, 4, 6
@@ -113,8 +112,7 @@ def command(
     limits = options.taken(Limits, chosen)
     found = open_run(run)
     check_certifiable(found)
-    address = {name: found.settings[name] for name in ("model", "base_url", "api", "api_version")}
-    settings = Settings(**address, api_key_env=api_key_env)
+    settings = AskedSettings.of_run(found, api_key_env=api_key_env).settings
     prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     context = click.get_current_context()
@@ -205,10 +203,9 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
         return
     print_field("items", f"{plan.choosing:,} choose the thresholds, {len(plan.items):,} certify")
     for side in plan.sides:
-        first_threshold = 1 / (1 + math.exp(side.shifts[0]))
         print_field(
             side.name,
-            f"first {first_threshold:.4f}, which passes with a chance of about {side.chance:.0%}; "
+            f"first {side.first:.4f}, which passes with a chance of about {side.chance:.0%}; "
             f"{len(side.shifts)} thresholds at most",
         )
     print_field("queries", f"{first:,} for the first threshold, at most {most:,}, controls included")

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from blindcal.asking.limits import Limits
-from blindcal.certifying.decide import certified_settings, decide, decision_folder
+from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.certifying.decide import decide, decision_folder
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field, print_stage
 from blindcal.errors import NotCertifiedError, UnfitError
@@ -87,7 +88,7 @@ def command(
     context = click.get_current_context()
     limits = options.taken(Limits, limited)
     certified = Certificate.load(certificate)
-    settings = certified_settings(certified, api_key_env=api_key_env).settings
+    settings = AskedSettings.of_certificate(certified, api_key_env=api_key_env).settings
     prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     folder = out or decision_folder(items, certified)

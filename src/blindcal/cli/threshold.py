@@ -20,7 +20,6 @@ from blindcal.cli.console import error_text, print_field, print_stage, print_war
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.latent.given_fit import MarginFit
 from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
@@ -162,10 +161,9 @@ def command(
     if sys.stderr.isatty():
         print_stage(f"refitting {resamples:,} times")
     fit = run.fit(level=level, resamples=resamples).deployable
-    by_margin = isinstance(fit, MarginFit)
     if not goals:
-        at = expit(MARGINS) if by_margin else THRESHOLDS
-        _print_all(fit.operating_at(at), run, level, as_json, by_margin=by_margin)
+        at = expit(MARGINS) if fit.by_margin else THRESHOLDS
+        _print_all(fit.operating_at(at), run, level, as_json, by_margin=fit.by_margin)
         return
     chosen = fit.choose_threshold(
         **goal, confidence=None if estimate else confidence, max_shift=run.max_shift

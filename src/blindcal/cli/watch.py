@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from blindcal.asking.limits import Limits
+from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage
 from blindcal.cli.param_types import FiniteRange
@@ -26,8 +27,7 @@ from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_wa
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
-from blindcal.watching.reference import open_reference
-from blindcal.watching.watch import EVERY, watch, watch_folder
+from blindcal.watching.watch import EVERY, open_reference, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
 TIME_LIMIT = 60.0
@@ -145,9 +145,9 @@ def command(
       130  interrupted; nothing is lost
     """
     limits = options.taken(Limits, given)
-    asked = open_reference(reference, api_key_env=api_key_env, force=given["force"])
-    address = asked.settings.endpoint
-    prices = options.prices(given_prices, asked.settings, quiet=quiet)
+    run = open_reference(reference, force=given["force"])
+    settings = AskedSettings.of_run(run, api_key_env=api_key_env).settings
+    address, prices = settings.endpoint, options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(max_cost_per_day, prices, address, "--max-cost-per-day")
     folder = out or watch_folder(stream, address.model)
     options.check_key(address, begun=(folder / RUN_FILE).exists())
@@ -157,7 +157,7 @@ def command(
         try:
             result = watch(
                 stream,
-                asked.run,
+                run,
                 out=folder,
                 limits=limits,
                 prices=prices,

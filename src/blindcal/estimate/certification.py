@@ -145,6 +145,11 @@ class Side:
     chance: float = 0.0
 
     @property
+    def first(self) -> float:
+        """The threshold of the first candidate."""
+        return float(expit(-self.shifts[0]))
+
+    @property
     def right_label(self) -> int:
         """The label with which a decision on this side is right."""
         return int(self.name == "accept")

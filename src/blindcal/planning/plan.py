@@ -17,7 +17,7 @@ from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.files import Items
 from blindcal.methods import METHODS, SIMULABLE, count_controls, count_queries, method_of
-from blindcal.planning.forecast import Forecast, forecast, worth
+from blindcal.planning.forecast import half_width
 from blindcal.planning.shapes import DEFAULT, Shape, preset
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
@@ -38,6 +38,10 @@ class TokenCount:
     completion: float = 1.0
     counted: bool = False
 
+    def total(self, queries: int) -> tuple[int, int]:
+        """The input and output tokens of a number of queries."""
+        return round(self.prompt * queries), round(self.completion * queries)
+
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
@@ -56,83 +60,68 @@ class Throughput:
         return max(waits)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Plan:
     """The queries, cost and expected precision of an audit; ``None`` for what is not known in advance.
 
     ``queries`` are those of the design, ``probe_queries`` roughly those of the probe, and
     ``control_queries`` those that watch the endpoint during the run; tokens and cost include all of them.
-    ``counted`` says whether the tokens were counted or estimated.
+    ``counted`` says whether the tokens were counted or estimated. ``half_width`` is that of the interval of
+    the ECE, for a model of the assumed shape.
     """
 
     items: int
     queries: int
     probe_queries: int
+    control_queries: int
     prompt_tokens: int | None
     completion_tokens: int | None
     counted: bool
     cost: float | None
     seconds: float
-    forecast: Forecast | None = None
-    control_queries: int = 0
+    half_width: float | None
 
     def __repr__(self) -> str:
         cost = "" if self.cost is None else f", ${self.cost:,.4f}"
-        expected = "" if self.forecast is None else f", {self.forecast.summary}"
-        return f"Plan({self.items:,} items, {self.queries:,} queries{cost}{expected})"
+        width = "" if self.half_width is None else f", ECE ± {self.half_width:.4f}"
+        return f"Plan({self.items:,} items, {self.queries:,} queries{cost}{width})"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputs:
-    """The inputs of a plan: the assumed shape, bins and level, and the tokens, prices and time of queries."""
+    """The inputs of a plan; without a shape, no interval is forecast."""
 
-    shape: Shape
+    shape: Shape | None
     bins: int | None = None
     level: float = 0.95
     tokens: TokenCount | None = None
     prices: Prices | None = None
     throughput: Throughput = Throughput()
 
-    def __repr__(self) -> str:
-        tokens = "" if self.tokens is None else f", {self.tokens.prompt:g} tokens per prompt"
-        prices = "" if self.prices is None else f", {self.prices!r}"
-        return f"PlanInputs({self.shape!r}{tokens}{prices})"
-
-    def plan(self, method: str, n: int, queries: float) -> Plan:
-        """Plan one audit."""
+    def plan(self, method: str, n: int, queries: float, probes: int = PROBE_QUERIES) -> Plan:
+        """Plan one audit with about ``probes`` queries before it."""
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
-        expected = forecast(self.shape, method, n, queries, bins=bins, level=self.level)
-        return self.priced(method, n, count_queries(method, n, queries, bins), expected)
-
-    def priced(
-        self, method: str, n: int, queries: int, expected: Forecast | None = None, probes: int = PROBE_QUERIES
-    ) -> Plan:
-        """Plan this many queries, the probe before them and the controls among them, with their cost."""
-        controls = count_controls(method, n, queries)
-        if self.tokens is None:
-            seconds = self.throughput.seconds(queries + controls, 0)
-            return Plan(n, queries, probes, None, None, False, None, seconds, expected, controls)
-        asked, probed = (
-            Usage(
-                queries=k,
-                attempts=k,
-                prompt_tokens=round(self.tokens.prompt * k),
-                completion_tokens=round(self.tokens.completion * k),
-            )
-            for k in (queries + controls, probes)
+        asked = count_queries(method, n, queries, bins)
+        controls = count_controls(method, n, asked)
+        run, total = asked + controls, asked + controls + probes
+        prompt, completion = (None, None) if self.tokens is None else self.tokens.total(total)
+        usage = Usage(
+            queries=total, attempts=total, prompt_tokens=prompt or 0, completion_tokens=completion or 0
         )
-        both = asked + probed
+        each = 0.0 if self.tokens is None else self.tokens.prompt + self.tokens.completion
         return Plan(
-            n,
-            queries,
-            probes,
-            both.prompt_tokens,
-            both.completion_tokens,
-            self.tokens.counted,
-            None if self.prices is None else self.prices.cost(both),
-            self.throughput.seconds(asked.queries, asked.prompt_tokens + asked.completion_tokens),
-            expected,
-            controls,
+            items=n,
+            queries=asked,
+            probe_queries=probes,
+            control_queries=controls,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            counted=self.tokens is not None and self.tokens.counted,
+            cost=None if self.prices is None or self.tokens is None else self.prices.cost(usage),
+            seconds=self.throughput.seconds(run, each * run),
+            half_width=None
+            if self.shape is None
+            else half_width(self.shape, method, n, queries, bins=bins, level=self.level),
         )
 
 
@@ -160,31 +149,22 @@ def plan_audit(
         What is assumed about the model, or its name (see ``blindcal plan``); ``None`` leaves out the expected
         precision, which is not known for items with more than two answers.
     """
-    shape = preset(shape) if isinstance(shape, str) else shape
-    settings = settings.replace(method=settings.assumed_method)
-    if settings.design.method not in SIMULABLE:  # what a model will state in words cannot be forecast
-        shape = None
-    prices = settings.list_prices if prices is None else prices
+    method = settings.assumed_method
     loaded = open_items(items, settings.prompt)
     n = min(len(loaded), settings.design.sample or len(loaded))
-    settings = settings.resolved(n, loaded.words)
-    each = count_tokens(loaded, settings)
-    shape = None if loaded.answers else shape
-    inputs = PlanInputs(
-        shape or preset(DEFAULT),
-        settings.bins,
-        settings.estimation.level,
-        each,
-        prices,
-        throughput or Throughput(),
-    )
-    method, queries = settings.design.method, settings.queries
-    if shape is not None:
-        return inputs.plan(method, n, queries)
+    settings = settings.replace(method=method).resolved(n, loaded.words)
     several = len(settings.answer_words) > 2
-    probes = probe_queries(several=several) if settings.probed else 0
-    asked = count_queries(method, n, queries, settings.bins)
-    return inputs.priced(method, n, asked, probes=probes)
+    if several or method not in SIMULABLE:  # what a model will state in words cannot be forecast
+        shape = None
+    inputs = PlanInputs(
+        shape=preset(shape) if isinstance(shape, str) else shape,
+        bins=settings.bins,
+        level=settings.estimation.level,
+        tokens=count_tokens(loaded, settings),
+        prices=settings.list_prices if prices is None else prices,
+        throughput=throughput or Throughput(),
+    )
+    return inputs.plan(method, n, settings.queries, probe_queries(several=several) if settings.probed else 0)
 
 
 def probe_queries(*, several: bool) -> int:
@@ -228,65 +208,38 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     return TokenCount(each / CHARACTERS_A_TOKEN, longest)
 
 
-# From a half-width to a number of items
-
-
-def choices(
+def smallest_plans(
     inputs: PlanInputs,
-    half_width: float,
+    width: float,
     method: str,
     budgets: Iterable[float] | None = None,
     most: int = _MOST,
 ) -> tuple[Plan, ...]:
-    """The smallest audit whose interval has this half-width, for each number of queries per item.
+    """The smallest audit with an interval of this half-width, for each number of queries per item.
 
     ``budgets`` are the queries per item, by default those of the method. Those that do not reach it even
     with ``most`` items are left out. The plan with the fewest queries comes first.
     """
     if not method_of(method).fitted:
         raise InputError(f"method: {method} gives no interval; plan with latent")
-    found = []
-    start = 2000.0
-    for queries in METHODS[method].plan_budgets if budgets is None else budgets:
-        each = worth(inputs.shape, queries) if method == "latent" else 1.0
-        least = _smallest(inputs, half_width, method, queries, most, start / each)
-        if least is not None:
-            start = least.items * each  # the next search starts where this one ended
-            found.append(least)
-    return tuple(sorted(found, key=lambda plan: plan.queries + plan.control_queries))
+    tried = METHODS[method].plan_budgets if budgets is None else budgets
+    plans = [plan for queries in tried if (plan := _smallest(inputs, width, method, queries, most))]
+    return tuple(sorted(plans, key=lambda plan: plan.queries + plan.control_queries))
 
 
-def _smallest(
-    inputs: PlanInputs, half_width: float, method: str, queries: float, most: int, start: float
-) -> Plan | None:
-    """The plan with the fewest items (to a few per cent) that reaches a half-width.
+def _smallest(inputs: PlanInputs, width: float, method: str, queries: float, most: int) -> Plan | None:
+    """The plan with the fewest items, to about one per cent, that reaches a half-width."""
+    from scipy.optimize import brentq  # slow to import, and rarely needed
 
-    ``None`` if ``most`` items do not.
-    """
-    low, best = _LEAST, None
-    n = round(min(max(start, _LEAST), most))
-    for _ in range(12):
-        tried = inputs.plan(method, n, queries)
-        assert tried.forecast is not None
-        assert tried.forecast.half_width is not None
-        ratio = tried.forecast.half_width / half_width
-        if ratio <= 1:
-            best = tried
-        elif n >= most:
-            return None
-        else:
-            low = n
-        if best is not None and best.items <= 1.03 * low:
-            break
-        n = _next_try(n, ratio, low, None if best is None else best.items, most)
-        if best is not None and n >= 0.97 * best.items:
-            break
-    return best
+    def excess(log_n: float) -> float:
+        reached = inputs.plan(method, round(math.exp(log_n)), queries).half_width
+        assert reached is not None
+        return math.log(reached / width)
 
-
-def _next_try(n: int, ratio: float, low: int, high: int | None, most: int) -> int:
-    """The next number of items, if the width for n is ``ratio`` times that wanted; it scales as 1/sqrt(n)."""
-    guess = max(1.02 * n * ratio**2, low + 1)
-    if high is None:
-        return round(min(guess, most, 1000 * low))
-    return round(guess) if guess < high else round(math.sqrt(low * high))
+    low, high = math.log(_LEAST), math.log(max(most, _LEAST + 1))
+    if excess(high) > 0:
+        return None
+    n = _LEAST if excess(low) <= 0 else math.ceil(math.exp(brentq(excess, low, high, xtol=0.01)))
+    while excess(math.log(n)) > 0:
+        n = min(most, math.ceil(1.01 * n))
+    return inputs.plan(method, n, queries)

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Literal, TypeAlias, cast
 
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._peers = peers
         self._buffer = bytearray()
         self._head: HttpRequest | None = None  # of a request whose body is incomplete
-        self._pending: HttpResponse | None = None
+        self._pending = False
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._refused = False
@@ -81,10 +81,9 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
-        self._buffer += data
-        self._advance()
+        if not self._refused:
+            self._buffer += data
+            self._advance()
 
     def abort(self, *, reset: bool = False) -> None:
         """Drop the connection; with ``reset`` the peer sees ECONNRESET rather than an end of file."""
@@ -96,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _advance(self) -> None:
-        while self._pending is None and self._transport is not None:
+        while not self._pending and self._transport is not None:
             try:
                 request = self._next_request()
             except BadRequestError as error:
@@ -114,18 +113,15 @@ class Connection(asyncio.Protocol):
         self._head = head = self._head or self._read_head()
         if head is None:
             return None
-        try:
-            length = int(head.headers.get("content-length", "0"))
-        except ValueError:
-            raise BadRequestError("Content-Length is not a number") from None
-        if "transfer-encoding" in head.headers or not 0 <= length <= _MAX_BODY:
+        length = head.headers.get("content-length", "0")
+        if "transfer-encoding" in head.headers or not length.isdecimal() or int(length) > _MAX_BODY:
             raise BadRequestError(f"send a body with a Content-Length of at most {_MAX_BODY}")
-        if len(self._buffer) < length:
+        if len(self._buffer) < int(length):
             return None
-        body = bytes(self._buffer[:length])
-        del self._buffer[:length]
+        body = bytes(self._buffer[: int(length)])
+        del self._buffer[: int(length)]
         self._head = None
-        return HttpRequest(head.method, head.path, head.headers, body)
+        return replace(head, body=body)
 
     def _read_head(self) -> HttpRequest | None:
         end = self._buffer.find(b"\r\n\r\n")
@@ -146,17 +142,15 @@ class Connection(asyncio.Protocol):
         return HttpRequest(method, path, headers)
 
     def _respond(self, response: HttpResponse) -> None:
-        if response.manner == "hang":
-            self._pending = response
-        elif response.delay > 0:
-            self._pending = response
+        self._pending = response.manner == "hang" or response.delay > 0
+        if not self._pending:
+            self._write(response)
+        elif response.manner != "hang":
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(response.delay, self._respond_late, response)
-        else:
-            self._write(response)
 
     def _respond_late(self, response: HttpResponse) -> None:
-        self._pending = self._timer = None
+        self._pending, self._timer = False, None
         self._write(response)
         self._advance()
 
@@ -190,8 +184,8 @@ class Listener:
         loop = asyncio.get_running_loop()
         factory = lambda: Connection(self._handler, self._connections)  # noqa: E731 - a factory is wanted
         self._server = await loop.create_server(factory, host, port, backlog=1024)
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        name: tuple[str, int] = self._server.sockets[0].getsockname()
+        return name[1]
 
     async def close(self) -> None:
         """Stop listening and drop all connections."""

@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
+import msgspec
 import numpy as np
 
 from blindcal.confidence_prompt import ask_confidence
 from blindcal.errors import InputError
 from blindcal.query_seeds import uniform_draws
-from blindcal.records import Item
-from blindcal.simulation.completion_request import CHAT, PROMPT, ChatRequest, PromptRequest, joined
+from blindcal.records import Item, Message
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
 from blindcal.untrusted_json import JsonError, read_json
@@ -41,6 +41,11 @@ HOST = "127.0.0.1"
 _OTHER_TEXT = "The"
 _MOST_LOGPROBS = 20
 _SEED_STEP = 2**31  # beyond every seed, so that no answer shares its draw with another query
+_ERRORS = {
+    "429": ("Rate limit reached", "rate_limit_exceeded"),
+    "500": ("The server had an error", "server_error"),
+    "401": ("Incorrect API key provided", "invalid_api_key"),
+}
 ServerKind = TypeVar("ServerKind", bound="Server")
 Fault: TypeAlias = Literal[
     "429", "500", "401", "404", "reset", "hang", "truncated", "html", "schema", "empty", "reasoning"
@@ -63,6 +68,45 @@ class Behaviour:
     fault: Fault | None = None
     fault_share: float = 1.0
     seed: int = 0
+
+
+class CompletionRequest(msgspec.Struct, kw_only=True):
+    """The fields of chat and plain completions that a replay reads; most servers ignore others too."""
+
+    model: str
+    messages: list[Message] = []
+    prompt: str = ""
+    logit_bias: dict[int, float] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int = 1
+    logprobs: bool | int | None = None
+    top_logprobs: int | None = None
+    seed: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The prompt, or the contents of the messages."""
+        return _joined(self.messages) if self.messages else self.prompt
+
+    @property
+    def limit(self) -> int | None:
+        """The limit on the tokens of an answer, under either name."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def shown(self) -> int:
+        """The number of logprobs to be shown; plain completions give it in ``logprobs``."""
+        return self.top_logprobs or 0 if isinstance(self.logprobs, bool) else self.logprobs or 0
+
+
+_REQUEST = msgspec.json.Decoder(CompletionRequest)
+
+
+def _joined(messages: Iterable[Message]) -> str:
+    """The contents of messages as one text, by which a replay finds its item."""
+    return "\n".join(message.content for message in messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +206,8 @@ class Server:
     def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
         self.requests += 1
         fault = self._struck(body)
-        if fault in ("429", "500", "401", "404", "reset", "hang", "html"):
-            response = self._fail(fault)
-        else:
-            response = self._answer(body, chat=chat, fault=fault)
+        failed = fault in (*_ERRORS, "404", "reset", "hang", "html")
+        response = self._fail(str(fault)) if failed else self._answer(body, chat=chat, fault=fault)
         manner: Manner = fault if fault in ("reset", "hang", "truncated") else "whole"
         return replace(response, delay=self.behaviour.latency, manner=manner)
 
@@ -180,19 +222,15 @@ class Server:
         return fault if fault and self._chance(body).random() < self.behaviour.fault_share else None
 
     def _fail(self, fault: str) -> HttpResponse:
-        if fault == "429":
-            return error(429, "Rate limit reached", "rate_limit_exceeded")
-        if fault == "500":
-            return error(500, "The server had an error", "server_error")
-        if fault == "401":
-            return error(401, "Incorrect API key provided", "invalid_api_key")
+        if fault in _ERRORS:
+            return error(int(fault), *_ERRORS[fault])
         if fault == "404":
             return unknown_model(self.recording.name)
         return HttpResponse(b"<!DOCTYPE html><html><body>Welcome</body></html>", content_type="text/html")
 
     def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
         try:
-            asked = read_json(body, CHAT) if chat else read_json(body, PROMPT)
+            asked = read_json(body, _REQUEST)
         except JsonError as problem:
             return error(400, str(problem), "invalid_request_error")
         if refused := self._refusal(asked, body):
@@ -217,7 +255,7 @@ class Server:
 
     # What a service that differs in other ways overrides
 
-    def _refusal(self, asked: ChatRequest | PromptRequest, body: bytes) -> HttpResponse | None:  # noqa: ARG002
+    def _refusal(self, asked: CompletionRequest, body: bytes) -> HttpResponse | None:  # noqa: ARG002
         """The refusal of a request; ``None`` if it is answered."""
         if asked.model != self.recording.name:
             return unknown_model(asked.model)
@@ -227,7 +265,7 @@ class Server:
             return error(400, text, "unsupported_parameter", kind=kind, param="logprobs")
         return None
 
-    def _answers(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> list[Answer]:
+    def _answers(self, row: int, asked: CompletionRequest, body: bytes) -> list[Answer]:
         """The answers to a request, as many as it asks for."""
         recorded = self._spoken.get(asked.text)
         if recorded is not None:
@@ -235,7 +273,7 @@ class Server:
         candidates = self._candidates(row, asked, body)
         return [self._worded(self._choose(candidates, asked, body, k), asked, k) for k in range(asked.n)]
 
-    def _candidates(self, row: int, asked: ChatRequest | PromptRequest, body: bytes) -> Candidates:
+    def _candidates(self, row: int, asked: CompletionRequest, body: bytes) -> Candidates:
         """What an answer is chosen from: biased and jittered."""
         recording = self.recording
         logits = recording.logits[row].tolist()
@@ -254,7 +292,7 @@ class Server:
             logits = [z + e for z, e in zip(logits, noise, strict=True)]
         return Candidates(logits, texts, rest, other)
 
-    def _bias(self, asked: ChatRequest | PromptRequest, body: bytes) -> Mapping[int, float]:  # noqa: ARG002
+    def _bias(self, asked: CompletionRequest, body: bytes) -> Mapping[int, float]:  # noqa: ARG002
         """What is added to the logits of tokens."""
         bias, clamp = asked.logit_bias or {}, self.behaviour.clamp
         if self.behaviour.ignore_bias:
@@ -263,9 +301,7 @@ class Server:
             return bias
         return {token: min(max(value, -clamp), clamp) for token, value in bias.items()}
 
-    def _choose(
-        self, candidates: Candidates, asked: ChatRequest | PromptRequest, body: bytes, k: int
-    ) -> str | None:
+    def _choose(self, candidates: Candidates, asked: CompletionRequest, body: bytes, k: int) -> str | None:
         """The token of the ``k``-th answer to a request; ``None`` if it is none of the recorded ones."""
         logits, temperature = candidates.logits, 1.0 if asked.temperature is None else asked.temperature
         if temperature == 0:
@@ -280,7 +316,7 @@ class Server:
             chosen = int(drawn(weighed, np.array([temperature]), draw)[0])
         return candidates.texts[chosen] if chosen < len(logits) else None
 
-    def _worded(self, word: str | None, asked: ChatRequest | PromptRequest, k: int) -> Answer:  # noqa: ARG002
+    def _worded(self, word: str | None, asked: CompletionRequest, k: int) -> Answer:  # noqa: ARG002
         """The ``k``-th answer, which gives a word, or none of the recorded ones."""
         return self._limited(_OTHER_TEXT if word is None else word, 1, asked.limit)
 
@@ -289,7 +325,7 @@ class Server:
         return Answer(text, tokens, "stop" if limit is None or tokens < limit else "length")
 
     def _reply(
-        self, row: int, asked: ChatRequest | PromptRequest, answers: list[Answer], *, chat: bool
+        self, row: int, asked: CompletionRequest, answers: list[Answer], *, chat: bool
     ) -> dict[str, Any]:
         """The body that holds the answers; the prompt is billed once, and every answer."""
         logprobs = self._logprobs(row) if asked.logprobs else None
@@ -367,12 +403,9 @@ def _choice(
 def _by_text(
     recording: Recording, items: Iterable[Item], spoken: RecordedTexts | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """The row that answers each prompt, and the recorded text for prompts that ask for a confidence.
-
-    Raises `InputError` if an item was not recorded.
-    """
+    """The row that answers each prompt, and the recorded text for prompts that ask for a confidence."""
     rows = {name: row for row, name in enumerate(recording.ids)}
-    found: dict[str, int] = {}
+    by_text: dict[str, int] = {}
     texts: dict[str, str] = {}
     for item in items:
         if item.id not in rows:
@@ -380,9 +413,9 @@ def _by_text(
                 f"item {item.id!r} is not in the recording {recording.name!r}: wrong items file?"
             )
         # Items with the same text get the first one's answer: over HTTP they cannot be told apart.
-        found.setdefault(joined(item.messages), rows[item.id])
+        by_text.setdefault(_joined(item.messages), rows[item.id])
         if spoken is not None and item.id in spoken.texts:
-            asked = joined(ask_confidence(item.messages, spoken.words))
-            found.setdefault(asked, rows[item.id])
+            asked = _joined(ask_confidence(item.messages, spoken.words))
+            by_text.setdefault(asked, rows[item.id])
             texts.setdefault(asked, spoken.texts[item.id])
-    return found, texts
+    return by_text, texts

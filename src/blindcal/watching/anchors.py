@@ -31,13 +31,13 @@ ANCHORS = 8
 CONFIRMATIONS = 200
 """Anchor queries when the anchors are set up, which show how often they are answered wrongly."""
 PER_LOOK, PER_ITEM = 4, 0.04
-"""Anchor queries of a look: so many at least, and so many per item."""
+"""Anchor queries of a look: at least this number, and this number per item."""
 SET_UP = ANCHORS * 10 + CONFIRMATIONS
 """About how many queries it takes to set up the anchors."""
-_MARGIN, _JITTERS = 0.1, 1.5  # distance of a query from the flip: the margin, and so often the jitter
-_CANDIDATES = 3 * ANCHORS  # items that are tried, because some have no flip in reach
+_MARGIN, _JITTERS = 0.1, 1.5  # distance of a query from the flip: the margin, and this multiple of the jitter
+_CANDIDATES = 3 * ANCHORS  # items that are tried, because some have no flip within the largest shift
 _REFINING = 12  # further queries around a flip if answers are noisy
-_REACH = 1.0  # distance of a flip from the largest shift: there must be room on both sides
+_ROOM = 1.0  # distance of a flip from the largest shift: an anchor is asked on both sides
 _COOLER, _COOLEST = 0.02, 0.18  # by which share the common bias of a query is smaller
 _GOLDEN = 0.6180339887498949
 
@@ -50,7 +50,7 @@ class Anchor:
     flip: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorSet:
     """Anchors, how far from their flips they are asked, and how often the answers were wrong at the set-up.
 
@@ -67,27 +67,17 @@ class AnchorSet:
 
 def noted_anchors(store: WatchStore) -> AnchorSet | None:
     """The anchors that were set up before."""
-    found = store.note("anchors")
-    return None if found is None else msgspec.convert(found, AnchorSet)
+    return msgspec.convert(store.note("anchors"), AnchorSet | None)
 
 
-def is_wrong(one: AnchorAnswer) -> bool:
-    """Whether an anchor query was not answered as its side of the flip says; an invalid answer is wrong."""
-    return one.answer != (POSITIVE if one.up else NEGATIVE)
+def is_wrong(asked: AnchorAnswer) -> bool:
+    """Whether an anchor query was not answered as the flip says; an invalid answer is wrong."""
+    return asked.answer != (POSITIVE if asked.up else NEGATIVE)
 
 
 def queries_due(waiting: int) -> int:
-    """The number of anchor queries of a look at which so many items are to be asked."""
+    """The number of anchor queries of a look at which this number of items is to be asked."""
     return max(PER_LOOK, -int(-PER_ITEM * waiting // 1)) if waiting else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """Where bisection found the flip of an item, and all answers around it."""
-
-    item: Item
-    flip: float
-    readings: list[Observation]
 
 
 class Anchors:
@@ -101,70 +91,83 @@ class Anchors:
     async def set_up(self, candidates: Sequence[Item], endpoint: Endpoint) -> AnchorSet:
         """Find the flips of some of these items, and ask around them; what is found is noted.
 
-        There are no anchors if no item has a flip in reach.
+        There are no anchors if no item has a flip.
         """
-        found: dict[str, _Search] = {}
+        anchors: list[Anchor] = []
+        observed: list[Observation] = []
         tried = candidates[:_CANDIDATES]
-        while tried and len(found) < ANCHORS:
-            some, tried = tried[: ANCHORS - len(found)], tried[ANCHORS - len(found) :]
-            searches = await asyncio.gather(*(self._search(item, endpoint) for item in some))
-            found |= {one.item.id: one for one in searches if one is not None}
-        jitter, flips = 0.0, {name: one.flip for name, one in found.items()}
-        if self._noisy and found:
-            fitted = fit([reading for one in found.values() for reading in one.readings])
-            jitter, flips = fitted.jitter, dict(fitted.shifts)
-        margin = _MARGIN + _JITTERS * jitter
-        anchors = tuple(Anchor(one.item, flips[name]) for name, one in found.items())
-        begun = AnchorSet(anchors, margin, 0, 0, 0, 0)
+        while tried and (missing := ANCHORS - len(anchors)):
+            some, tried = tried[:missing], tried[missing:]
+            flips = await asyncio.gather(*(self._flip(item, endpoint, observed) for item in some))
+            pairs = zip(some, flips, strict=True)
+            anchors += [Anchor(item, flip) for item, flip in pairs if flip is not None]
+        jitter = 0.0
+        if self._noisy and anchors:
+            kept = {anchor.item.id for anchor in anchors}
+            mine = [one for one in observed if one.query.item in kept]
+            fitted = fit(sorted(mine, key=lambda one: one.query.item))
+            jitter, anchors = fitted.jitter, [Anchor(one.item, fitted.shifts[one.item.id]) for one in anchors]
+        begun = AnchorSet(
+            anchors=tuple(anchors),
+            margin=_MARGIN + _JITTERS * jitter,
+            up_wrong=0,
+            up_asked=0,
+            down_wrong=0,
+            down_asked=0,
+        )
         confirming = range(-CONFIRMATIONS, 0) if anchors else range(0)
         answers = await self._ask_all(begun, confirming, endpoint)
-        up, down = ([one for one in answers if one.up is side] for side in (True, False))
-        counts = (sum(map(is_wrong, up)), len(up), sum(map(is_wrong, down)), len(down))
-        done = AnchorSet(anchors, margin, *counts)
+        up, down = ([one for one in answers if one.up is above] for above in (True, False))
+        done = replace(
+            begun,
+            up_wrong=sum(map(is_wrong, up)),
+            up_asked=len(up),
+            down_wrong=sum(map(is_wrong, down)),
+            down_asked=len(down),
+        )
         self._store.set_note("anchors", msgspec.to_builtins(done))
         return done
 
-    async def _search(self, item: Item, endpoint: Endpoint) -> _Search | None:
-        """Search the shift at which an item's answer flips; ``None`` if it has none in reach."""
-        readings: list[Observation] = []
+    async def _flip(self, item: Item, endpoint: Endpoint, observed: list[Observation]) -> float | None:
+        """Search the shift at which an item's answer flips; ``None`` if there is none."""
 
         async def answer(shift: float) -> int:
-            said = await self._ask(self._question.request(item.messages, shift, 0.0), endpoint)
-            readings.append(Observation(Query(item.id, shift), said))
-            return said
+            given = await self._ask(self._question.request(item.messages, shift, 0.0), endpoint)
+            observed.append(Observation(Query(item.id, shift), given))
+            return given
 
         most = self._job.max_shift
         flip = await bisect(answer, -most, most)
-        if flip is None or abs(flip) >= most - _REACH:
+        if flip is None or abs(flip) >= most - _ROOM:
             return None
         if self._noisy:
             for k in range(_REFINING):
-                side = self._jitter * 2 * (k + 1) / _REFINING * (-1) ** k
-                if await answer(flip + side) == INVALID:
+                away = self._jitter * 2 * (k + 1) / _REFINING * (-1) ** k
+                if await answer(flip + away) == INVALID:
                     return None
-        return _Search(item, flip, readings)
+        return flip
 
-    async def ask(self, found: AnchorSet, numbers: range, endpoint: Endpoint) -> None:
+    async def ask(self, known: AnchorSet, numbers: range, endpoint: Endpoint) -> None:
         """Ask anchor queries by their numbers, and store the answers."""
-        self._store.add_anchor_answers(await self._ask_all(found, numbers, endpoint))
+        self._store.add_anchor_answers(await self._ask_all(known, numbers, endpoint))
 
-    async def _ask_all(self, found: AnchorSet, numbers: range, endpoint: Endpoint) -> list[AnchorAnswer]:
-        async def one(number: int) -> AnchorAnswer:
+    async def _ask_all(self, known: AnchorSet, numbers: range, endpoint: Endpoint) -> list[AnchorAnswer]:
+        async def answered(number: int) -> AnchorAnswer:
             rng = np.random.default_rng([self._seed, 6, number + CONFIRMATIONS])
-            k, up = int(rng.integers(len(found.anchors))), bool(rng.integers(2))
-            anchor = found.anchors[k]
-            shift = anchor.flip + (found.margin if up else -found.margin)
+            k, up = int(rng.integers(len(known.anchors))), bool(rng.integers(2))
+            anchor = known.anchors[k]
+            shift = anchor.flip + (known.margin if up else -known.margin)
             question = self._cooler(2 * (number + CONFIRMATIONS))
             answer = await self._ask(question.request(anchor.item.messages, shift, 0.0), endpoint)
             return AnchorAnswer(number, k, up, answer)
 
-        return list(await asyncio.gather(*map(one, numbers)))
+        return list(await asyncio.gather(*map(answered, numbers)))
 
-    async def bias_lost(self, found: AnchorSet, look: int, endpoint: Endpoint) -> str | None:
+    async def bias_lost(self, known: AnchorSet, look: int, endpoint: Endpoint) -> str | None:
         """What was seen if the bias no longer acts: an anchor is forced, and then all if that goes wrong."""
         if self._job.max_shift < IRRESISTIBLE:
             return None
-        items = [one.item for one in found.anchors]
+        items = [anchor.item for anchor in known.anchors]
         job = replace(self._job, items=items, question=self._cooler(2 * look + 1))
         if bias_ignored(await ask_forced(job, endpoint, [look % len(items)])) is None:
             return None

@@ -38,8 +38,8 @@ class WatchFeed:
         self._store, self._seed, self._sliced = store, seed, sliced
         self._t, self._answers = np.empty(0), np.empty(0, np.int64)
         self._parts: list[str | None] = []
-        self._labelled: list[tuple[int, int]] = []  # item and label, in the order in which they were told
-        self._anchors = 0
+        self._labelled: list[tuple[int, int]] = []  # item and label, in order
+        self.anchors = 0  # answered anchor queries that the monitor knows
 
     @property
     def answered(self) -> int:
@@ -47,18 +47,13 @@ class WatchFeed:
         return self._answers.size
 
     @property
-    def anchors(self) -> int:
-        """The number of answered anchor queries that the monitor knows."""
-        return self._anchors
-
-    @property
     def invalid(self) -> int:
         """The number of outcomes that are no valid answer."""
         return int((self._answers == INVALID).sum())
 
-    def expect(self, found: AnchorSet) -> None:
-        """Tell how often anchor queries were answered wrongly at the set-up."""
-        self.monitor.expect_anchors(found.up_wrong, found.up_asked, found.down_wrong, found.down_asked)
+    def expect(self, known: AnchorSet) -> None:
+        """Tell the numbers of wrong answers to anchor queries at the set-up."""
+        self.monitor.expect_anchors(known.up_wrong, known.up_asked, known.down_wrong, known.down_asked)
 
     def add(self, look: Look) -> None:
         """Tell what came with a look that is over."""
@@ -75,11 +70,11 @@ class WatchFeed:
             self.monitor.add_answers(self._t[valid], self._answers[valid], valid)
         labels = self._store.new_labels(look, first) | self._store.labels_between(look, first, end)
         self._add_labelled(labels)
-        heard = self._store.anchor_answers(self._anchors, look.anchors)
-        if heard:
-            up, wrong = np.array([[one.up, is_wrong(one)] for one in heard]).T
+        answered = self._store.anchor_answers(self.anchors, look.anchors)
+        if answered:
+            up, wrong = np.array([[one.up, is_wrong(one)] for one in answered]).T
             self.monitor.add_anchors(up, wrong)
-        self._anchors = look.anchors
+        self.anchors = look.anchors
 
     def _add_labelled(self, labels: dict[int, int]) -> None:
         items = np.array(sorted(labels), np.int64)
@@ -96,26 +91,17 @@ class WatchFeed:
         last = np.array(self._labelled[-WINDOW:], np.int64).reshape(-1, 2)
         if len(last) < LEAST_WINDOW:
             return None
-        items, labels = last.T
-        most = reference.max_shift
-        table = AnswerTable(
-            np.arange(items.size),
-            np.clip(-logit(self._t[items]), -most, most),
-            np.zeros(items.size),
-            self._answers[items],
-        )
+        (items, labels), most = last.T, reference.max_shift
+        shifts = np.clip(-logit(self._t[items]), -most, most)
+        places, none = np.arange(items.size), np.zeros(items.size)
+        table = AnswerTable(places, shifts, none, self._answers[items])
+        problem = Problem.of_answers(labels, table, noise=reference.noise)
         try:
-            last_items = fit_problem(
-                Problem.of_answers(labels, table, noise=reference.noise), resamples=_RESAMPLES
-            )
-            curve = last_items.curve
+            fit = fit_problem(problem, resamples=_RESAMPLES)
+            curve, ece = fit.curve, fit.ece
         except NotIdentifiedError:  # such as labels of one kind alone
             return None
-        found = reference.result
+        known = reference.result
         return WindowCurve(
-            items=items.size,
-            curve=curve,
-            ece=last_items.ece,
-            reference=found.curve,
-            reference_ece=found.ece,
+            items=items.size, curve=curve, ece=ece, reference=known.curve, reference_ece=known.ece
         )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from blindcal.asking.run_context import RunContext
 from blindcal.errors import InputError
 from blindcal.items.stream import ArrivalReader, FileStream, LineStream, StreamPiece
 from blindcal.records import Arrival, Position
@@ -59,74 +60,69 @@ class Intake:
         every: int,
         waits: bool,
         interval: float,
-        tell: Callable[[str], None],
-        stop: asyncio.Event,
+        context: RunContext,
     ) -> None:
         self._store, self._reader, self._stream, self._labels = store, reader, stream, labels
-        self.waits, self._every, self._interval = waits, every, interval
-        self._tell, self._stop = tell, stop
-        self._told = False
+        self.waits, self._every, self._interval, self._context = waits, every, interval, context
+        self._warned = False
 
     async def gather(self, urgent: Callable[[], bool]) -> Gathered:
         """What has arrived; waiting ends at once if it is ``urgent`` to look."""
-        found, since = Gathered(), time.monotonic()
+        gathered, since, stop = Gathered(), time.monotonic(), self._context.stop
         while True:
-            await asyncio.to_thread(self._read, found)
-            if found.empty:
+            await asyncio.to_thread(self._read, gathered)
+            if gathered.empty:
                 since = time.monotonic()
-            full = found.records >= self._every or found.closed
-            if full or not self.waits or self._stop.is_set() or urgent():
-                return found
-            if not found.empty and time.monotonic() - since >= self._interval:
-                return found
+            full = gathered.records >= self._every or gathered.closed
+            late = not gathered.empty and time.monotonic() - since >= self._interval
+            if full or late or not self.waits or stop.is_set() or urgent():
+                return gathered
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL):
-                    await self._stop.wait()
+                await asyncio.wait_for(stop.wait(), POLL)
 
     def rest(self) -> Gathered:
         """What a pipe has given and nobody has taken yet; a file still has what was not read of it."""
-        found = Gathered()
+        gathered = Gathered()
         if isinstance(self._stream, LineStream):
-            self._decode(self._stream.read(sys.maxsize, {}), self._reader.record, found)
-        return found
+            self._decode(self._stream.read(sys.maxsize, {}), self._reader.record, gathered)
+        return gathered
 
-    def _read(self, found: Gathered) -> None:
+    def _read(self, gathered: Gathered) -> None:
         """Add what is there now."""
         if self._labels is not None:
-            piece = self._piece(self._labels, LABELS, found, _MOST_LABELS)
-            self._decode(piece, self._reader.label, found)
-        piece = self._piece(self._stream, STREAM, found, self._every - found.records)
-        found.records += len(piece.lines)
-        found.more, found.closed = not piece.ended, piece.closed
-        self._decode(piece, self._reader.record, found)
+            piece = self._piece(self._labels, LABELS, gathered, _MOST_LABELS)
+            self._decode(piece, self._reader.label, gathered)
+        piece = self._piece(self._stream, STREAM, gathered, self._every - gathered.records)
+        gathered.records += len(piece.lines)
+        gathered.more, gathered.closed = not piece.ended, piece.closed
+        self._decode(piece, self._reader.record, gathered)
 
-    def _piece(self, stream: FileStream | LineStream, name: str, found: Gathered, most: int) -> StreamPiece:
-        before = self._store.positions(name) | found.positions[name]
+    def _piece(
+        self, stream: FileStream | LineStream, name: str, gathered: Gathered, most: int
+    ) -> StreamPiece:
+        before = self._store.positions(name) | gathered.positions[name]
         piece = stream.read(most, before)
-        found.positions[name] |= piece.positions
+        gathered.positions[name] |= piece.positions
         return piece
 
-    def _decode(self, piece: StreamPiece, read: Callable[[bytes], Arrival], found: Gathered) -> None:
+    def _decode(self, piece: StreamPiece, read: Callable[[bytes], Arrival], gathered: Gathered) -> None:
+        """Read records; raises an error if none of the first ones can be read."""
         for where, line in piece.lines:
             try:
-                one = read(line)
+                arrival = read(line)
             except InputError as error:
-                found.unreadable += 1
-                self._skip(where, error, found)
-                continue
-            if one.problem:
-                self._say(f"{where}: {one.problem}; its label was left out")
-            found.arrivals.append(one)
+                gathered.unreadable += 1
+                known = self._store.counts()
+                broken = gathered.unreadable + known.unreadable
+                if broken >= _ALL_BROKEN and not gathered.arrivals and not known.records:
+                    raise error.prefixed(f"{where}: ") from None
+                self._warn(f"{where}: {error.message}; it was skipped")
+            else:
+                if arrival.problem:
+                    self._warn(f"{where}: {arrival.problem}; its label was left out")
+                gathered.arrivals.append(arrival)
 
-    def _skip(self, where: str, error: InputError, found: Gathered) -> None:
-        """Tell about a record that cannot be read; raises if none of the first ones can."""
-        known = self._store.counts()
-        broken = found.unreadable + known.unreadable
-        if broken >= _ALL_BROKEN and not found.arrivals and not known.records:
-            raise error.prefixed(f"{where}: ")
-        self._say(f"{where}: {error.message}; it was skipped")
-
-    def _say(self, words: str) -> None:
-        if not self._told:  # the first says enough, and all are counted
-            self._told = True
-            self._tell(printable(words, 400))
+    def _warn(self, words: str) -> None:
+        if not self._warned:  # the first says enough, and all are counted
+            self._warned = True
+            self._context.tell(printable(words, 400))

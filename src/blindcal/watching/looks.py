@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
-from typing import overload
+from pathlib import Path
 
 import numpy as np
 from scipy.special import logit
@@ -21,14 +21,17 @@ from scipy.special import logit
 from blindcal.asking.endpoint_identity import NAMELESS, unknown_names
 from blindcal.asking.governor import GovernedEndpoint, Governor, LimitTooLowError
 from blindcal.asking.job import Job
+from blindcal.asking.limits import INTERRUPTED, Stopped
 from blindcal.asking.opened_run import answers_kept
 from blindcal.asking.run_context import RunContext
 from blindcal.asking.sender import ask_design
+from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.design import make_round
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
 from blindcal.query_seeds import draw_of_name
-from blindcal.records import INVALID, AnswerTable, Arrival, Item, Position, Round
+from blindcal.records import INVALID, AnswerTable, Item, Round
 from blindcal.results.result import Spend
+from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.run_store import UNASKED, StoredReply
 from blindcal.store.watch_store import Look, WatchStore
@@ -36,16 +39,10 @@ from blindcal.text import listed, printable
 from blindcal.watching.anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due
 from blindcal.watching.budget import DayBudget
 from blindcal.watching.feed import WatchFeed, thresholds
-from blindcal.watching.intake import Intake
-from blindcal.watching.reference import WatchReference
+from blindcal.watching.intake import Gathered, Intake
 
 _MOST_ASKED = 10_000  # items in one round: their prompts are kept in memory
 BIAS_LOST = "the logit_bias no longer acts"
-
-
-def is_chosen(seed: int, name: str, rate: float) -> bool:
-    """Whether an item is among the share ``rate`` of all items that are asked; it follows from its id."""
-    return draw_of_name(seed, name, "rate") < rate
 
 
 @dataclass(frozen=True)
@@ -65,24 +62,18 @@ class WatchDesign:
         return make_round(np.arange(first, self.end), -logit(thresholds(self.seed, ids)))
 
 
-class WaitingItems(Sequence[Item]):
+@dataclass(frozen=True)
+class WaitingItems:
     """The items of a watch that are asked now, by their numbers, which begin with ``first``."""
 
-    def __init__(self, first: int, items: list[Item]) -> None:
-        self._first, self._items = first, items
+    first: int
+    items: list[Item]
 
-    @overload
-    def __getitem__(self, number: int) -> Item: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Item]: ...
-
-    def __getitem__(self, number: int | slice) -> Item | Sequence[Item]:
-        assert isinstance(number, int)
-        return self._items[number - self._first]
+    def __getitem__(self, number: int) -> Item:
+        return self.items[number - self.first]
 
     def __len__(self) -> int:
-        return self._first + len(self._items)
+        return self.first + len(self.items)
 
 
 @dataclass(kw_only=True)
@@ -90,14 +81,14 @@ class Watch:
     """A watch under way: takes what arrives, asks, and looks at the alarms."""
 
     store: WatchStore
-    reference: WatchReference
+    reference: Run
+    asked: AskedSettings
     governor: Governor
     context: RunContext
     feed: WatchFeed
     budget: DayBudget
     rate: float
-    seed: int
-    folder: str
+    folder: Path
     stream: str
     follow: bool
     force: bool
@@ -114,36 +105,35 @@ class Watch:
         """
         result = await self._run(intake)
         if self.context.stop.is_set() and not (rest := intake.rest()).empty:
-            arrived = rest.arrivals, rest.positions, rest.unreadable
-            await asyncio.to_thread(self.begin_look, *arrived)
+            await asyncio.to_thread(self._begin_look, rest)
         return result
 
     async def _run(self, intake: Intake) -> WatchResult:
-        pending = await asyncio.to_thread(self.replay)
+        pending = await asyncio.to_thread(self._replay)
         result: WatchResult | None = None
         more = False
         while True:
             if pending is None:
-                found = await intake.gather(self._can_ask)
-                idle = found.empty and not self._can_ask()
+                gathered = await intake.gather(self._can_ask)
+                idle = gathered.empty and not self._can_ask()
                 if idle and (last := self.store.last_look()) is not None:
                     if result is None or more:
-                        result = await asyncio.to_thread(self.result, last, None, window=True)
+                        result = await asyncio.to_thread(self._result, last, None, window=True)
                         await self._show(result)
                     more = False
-                    if not intake.waits or found.closed or self.context.stop.is_set():
+                    if not intake.waits or gathered.closed or self.context.stop.is_set():
                         return result
                     continue
-                arrived = found.arrivals, found.positions, found.unreadable
-                pending, more = await asyncio.to_thread(self.begin_look, *arrived), found.more
-            result = await self._look(pending, more)
+                pending, more = await asyncio.to_thread(self._begin_look, gathered), gathered.more
+            stopped = await self._ask_waiting(pending)
+            result = await asyncio.to_thread(self._conclude, pending, stopped, more)
             await self._show(result)
             pending = None
-            if self.context.stop.is_set() or (result.stopped is not None and not self.follow):
+            if self.context.stop.is_set() or (stopped is not None and not self.follow):
                 return result
 
     async def _show(self, result: WatchResult) -> None:
-        """Show what a look has found, and report the alarms that no look has reported."""
+        """Show what a look says, and report the alarms that no look has reported."""
         if self.on_look is not None:
             self.on_look(result)
         reported = set(self.store.note("reported") or [])
@@ -152,33 +142,34 @@ class Watch:
         if await self.on_alarm(result):
             self.store.set_note("reported", sorted({*reported, *result.raised_names}))
 
-    def replay(self) -> Look | None:
+    def _replay(self) -> Look | None:
         """Go through the looks so far again; returns the last one if it is not over."""
         anchors = noted_anchors(self.store)
         if anchors is not None and anchors.anchors:
             self.feed.expect(anchors)
-        for one in self.store.looks():
-            if one.answered is None:
-                return one
-            self.feed.add(one)
+        for look in self.store.looks():
+            if look.answered is None:
+                return look
+            self.feed.add(look)
         return None
 
-    def begin_look(
-        self,
-        arrivals: Sequence[Arrival],
-        positions: Mapping[str, Mapping[str, Position]],
-        unreadable: int = 0,
-    ) -> Look:
+    def _begin_look(self, gathered: Gathered) -> Look:
         """Begin a look with what has arrived; no look is before an earlier one, whatever the clock says."""
         last = self.store.last_look()
         at = self.budget.clock().astimezone(UTC).isoformat(timespec="seconds")
         return self.store.begin_look(
             at if last is None else max(at, last.at),
-            arrivals,
-            chosen=lambda name: is_chosen(self.seed, name, self.rate),
-            positions=positions,
-            unreadable=unreadable,
+            gathered.arrivals,
+            chosen=lambda name: draw_of_name(self._seed, name, "rate") < self.rate,
+            positions=gathered.positions,
+            unreadable=gathered.unreadable,
         )
+
+    @property
+    def _seed(self) -> int:
+        return self.asked.settings.design.seed
+
+    # Asking
 
     def _can_ask(self) -> bool:
         """Whether items wait that may be asked now: after a halt, not at once again."""
@@ -188,150 +179,123 @@ class Watch:
         rested = time.monotonic() - self._halted >= self.interval
         return rested and self.budget.date() > self._out_of_money
 
-    async def _look(self, look: Look, more: bool) -> WatchResult:
-        """Ask what is to be asked at a look, and look at the alarms."""
-        first = self.feed.answered
-        end = min(look.items, first + _MOST_ASKED)
-        stopped = None
-        if end > first and not self.context.stop.is_set():
-            stopped = await self._stopped_by(look, first, end)
-        if end > first and self.context.stop.is_set():
-            stopped = stopped or "interrupted"
-        self._halted = -math.inf if stopped is None else time.monotonic()
-        return await asyncio.to_thread(self.conclude, look, stopped, more)
+    async def _ask_waiting(self, look: Look) -> Stopped | None:
+        """Ask the items that wait, and return why not all were asked.
 
-    async def _stopped_by(self, look: Look, first: int, end: int) -> str | None:
-        """Ask, and return why not all was asked; the end of the day's money is no reason to stop."""
-        limits = self.budget.limits(self.context.limits)
-        daily = limits.max_cost != self.context.limits.max_cost
-        self.governor.run = replace(self.context, limits=limits)
-        try:
-            stopped, costly = await self._ask(look, first, end)
-        except LimitTooLowError as error:
-            stopped, costly = error.stopped.reason, error.stopped.limit == "max_cost"
-        except NotIdentifiedError:  # stopped
-            return None
-        except EndpointError as error:
-            if not self.follow or isinstance(error, FatalError):
-                raise
-            stopped, costly = error.message, False
-        if costly and daily:
-            self._out_of_money = self.budget.day()
-            return None
+        The end of the day's money is no reason to stop.
+        """
+        first = self.feed.answered
+        end, stopped = min(look.items, first + _MOST_ASKED), None
+        if end > first and not self.context.stop.is_set():
+            limits = self.budget.limits(self.context.limits)
+            self.governor.run = replace(self.context, limits=limits)
+            try:
+                stopped = await self._ask(look, first, end)
+            except LimitTooLowError as error:
+                stopped = error.stopped
+            except NotIdentifiedError:
+                pass  # stopped during the check of the endpoint
+            except EndpointError as error:
+                if not self.follow or isinstance(error, FatalError):
+                    raise
+                stopped = Stopped(error.message)
+            daily = limits.max_cost != self.context.limits.max_cost
+            if daily and stopped is not None and stopped.limit == "max_cost":
+                self._out_of_money, stopped = self.budget.day(), None
+        if end > first and self.context.stop.is_set():
+            stopped = stopped or INTERRUPTED
+        self._halted = -math.inf if stopped is None else time.monotonic()
         return stopped
 
-    async def _ask(self, look: Look, first: int, end: int) -> tuple[str | None, bool]:
-        """Check the endpoint and ask items; why not all were asked, and whether it is the cost."""
+    async def _ask(self, look: Look, first: int, end: int) -> Stopped | None:
+        """Check the endpoint and ask items."""
         job = Job(
             items=WaitingItems(first, self.store.items_between(first, end)),
-            question=self.reference.question,
+            question=self.asked.question,
             store=self.store,
-            max_shift=self.reference.prepared.max_shift,
+            max_shift=self.asked.prepared.max_shift,
         )
-        anchors = Anchors(job, self.store, self.reference.run.noise.best.jitter, self.seed)
-        found = await self._set_up(anchors, look)
-        if found is not None and found.anchors:
+        anchors = Anchors(job, self.store, self.reference.noise.best.jitter, self._seed)
+        known = await self._set_up(anchors, look)
+        if known is not None and known.anchors:
             due = queries_due(end - first)
-            if await self._check(anchors, found, look, due):
-                return BIAS_LOST, False
+            asked = self._governed(2 + due, "the check of the endpoint", quiet=True)
+            lost = await anchors.bias_lost(known, look.number, asked)
+            if lost is not None:
+                self._note_fact(f"{BIAS_LOST}: {lost}")
+                if not self.force:
+                    return Stopped(BIAS_LOST)
+            await anchors.ask(known, range(self.feed.anchors, self.feed.anchors + due), asked)
         self.context.tell("asking")
-        design, begin = WatchDesign(self.store, end, self.seed), self.store.rounds_within(first)
+        design, begin = WatchDesign(self.store, end, self._seed), self.store.rounds_within(first)
         outcome = await ask_design(design, job, self.governor, planned=end, begin=begin)
-        stopped = outcome.stopped
-        if stopped is None:
-            return None, False
-        if outcome.failed and len(outcome.answered) > outcome.failed:
-            await self._leave_out(first, end, stopped.reason)
-            return None, False
-        return stopped.reason, stopped.limit == "max_cost"
-
-    async def _leave_out(self, first: int, end: int, why: str) -> None:
-        """Store that there is no reply about items that fail again and again while others are answered."""
-        open_queries = first + np.flatnonzero(self.store.answers(first, end - first) == UNASKED)
-        text = printable(f"({why})")
-        await self.store.save(
-            *(
-                StoredReply(query=int(query), answer=INVALID, text=text, unusable=True, attempts=0)
-                for query in open_queries
-            )
-        )
+        if outcome.stopped is not None and len(outcome.answered) > outcome.failed > 0:
+            await self._leave_out(first, end, outcome.stopped.reason)
+            return None
+        return outcome.stopped
 
     async def _set_up(self, anchors: Anchors, look: Look) -> AnchorSet | None:
         """The anchors, set up if they are not; ``None`` if there are not enough items for them yet."""
-        found = noted_anchors(self.store)
-        if found is not None:
-            return found
-        candidates = self.reference.items
+        known = noted_anchors(self.store)
+        if known is not None:
+            return known
+        candidates = self.asked.items
         if candidates is None:
             candidates = self.store.items_between(0, min(look.items, _MOST_ASKED))
             if len(candidates) < ANCHORS:
                 return None
         else:
-            order = np.random.default_rng([self.seed, 7]).permutation(len(candidates))
-            candidates = [candidates[int(k)] for k in order]
+            order = np.random.default_rng([self._seed, 7]).permutation(len(candidates))
+            candidates = [candidates[k] for k in order.tolist()]
         self.context.tell("setting up the anchors")
-        asked = self._governed(SET_UP, "setting up the anchors")
-        found = await anchors.set_up(candidates, asked)
-        if found.anchors:
-            self.feed.expect(found)
-        return found
-
-    async def _check(self, anchors: Anchors, found: AnchorSet, look: Look, due: int) -> bool:
-        """Check that the bias acts, and ask anchors; returns whether it no longer acts."""
-        asked = self._governed(2 + due, "the check of the endpoint", quiet=True)
-        lost = await anchors.bias_lost(found, look.number, asked)
-        if lost is not None:
-            self._note_fact(f"{BIAS_LOST}: {lost}")
-            if not self.force:
-                return True
-        numbers = range(self.feed.anchors, self.feed.anchors + due)
-        await anchors.ask(found, numbers, asked)
-        return False
+        known = await anchors.set_up(candidates, self._governed(SET_UP, "setting up the anchors"))
+        if known.anchors:
+            self.feed.expect(known)
+        return known
 
     def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:
         """An endpoint for a few queries beside the items, within the limits."""
         return GovernedEndpoint(self.governor, self.store, expected=expected, for_what=for_what, quiet=quiet)
 
+    async def _leave_out(self, first: int, end: int, why: str) -> None:
+        """Store that there is no reply about items that fail again and again while others are answered."""
+        unasked = first + np.flatnonzero(self.store.answers(first, end - first) == UNASKED)
+        failed = StoredReply(answer=INVALID, text=printable(f"({why})"), unusable=True, attempts=0)
+        await self.store.save(*(replace(failed, query=query) for query in unasked.tolist()))
+
     # What is known
 
-    def conclude(self, look: Look, stopped: str | None, more: bool) -> WatchResult:
+    def _conclude(self, look: Look, stopped: Stopped | None, more: bool) -> WatchResult:
         """End a look, and write down what it shows."""
-        answered = self.store.answered_rounds(self.feed.answered)
-        look = self.store.end_look(look, answered, self.store.count_anchors())
-        self._note_other_names()
-        if self._forgets:
-            self.store.forget_prompts(answered)
-        self.feed.add(look)
-        return self.result(look, stopped, window=not more)
-
-    @property
-    def _forgets(self) -> bool:
-        """Whether prompts are deleted once they were asked; the anchors may be among them."""
-        return not self.reference.settings.prompt.keep_prompts and noted_anchors(self.store) is not None
-
-    def _note_other_names(self) -> None:
-        known = self.reference.served or (NAMELESS,)
-        before = listed([one.words for one in known])
-        heard = self.store.served_names()
-        for name in unknown_names(heard, known):
+        store = self.store
+        answered = store.answered_rounds(self.feed.answered)
+        look = store.end_look(look, answered, store.count_anchors())
+        known = self.asked.served or (NAMELESS,)
+        before = listed([name.words for name in known])
+        for name in unknown_names(store.served_names(), known):
             self._note_fact(f"replies come from {name}; those of the reference audit came from {before}")
+        # prompts are deleted once they were asked; the anchors may be among them
+        if not self.asked.settings.prompt.keep_prompts and noted_anchors(store) is not None:
+            store.forget_prompts(answered)
+        self.feed.add(look)
+        return self._result(look, stopped, window=not more)
 
     def _note_fact(self, words: str) -> None:
         """Note that something has changed at the endpoint; it stays noted."""
         noted = self.store.note("facts") or []
-        lost_before = words.startswith(BIAS_LOST) and any(one.startswith(BIAS_LOST) for one in noted)
+        lost_before = words.startswith(BIAS_LOST) and any(fact.startswith(BIAS_LOST) for fact in noted)
         if words not in noted and not lost_before:
             self.store.set_note("facts", [*noted, words])
 
-    def result(self, look: Look, stopped: str | None, *, window: bool) -> WatchResult:
+    def _result(self, look: Look, stopped: Stopped | None, *, window: bool) -> WatchResult:
         """Everything that is known after a look; the curve of the last ``window`` takes a moment."""
         store, feed = self.store, self.feed
         counts, state, looks = store.counts(), feed.monitor.state(), store.looks()
         spend = Spend.of(store, self.context.prices)
-        found = WatchResult(
-            folder=self.folder,
-            model=self.reference.settings.endpoint.model,
-            reference=str(self.reference.run.folder),
+        result = WatchResult(
+            folder=str(self.folder),
+            model=self.asked.settings.endpoint.model,
+            reference=str(self.reference.folder),
             stream=self.stream,
             started=looks[0].at,
             looked=look.at,
@@ -349,22 +313,22 @@ class Watch:
             state=state,
             facts=tuple(store.note("facts") or ()),
             first_seen={
-                one.name: _date_of(looks, one.since, anchors=one.name == "endpoint")
-                for one in state.alarms
-                if one.since is not None
+                alarm.name: _date_of(looks, alarm.since, anchors=alarm.name == "endpoint")
+                for alarm in state.alarms
+                if alarm.since is not None
             },
-            window=feed.window(self.reference.run) if window else None,
+            window=feed.window(self.reference) if window else None,
             spend=replace(spend, probe_queries=0, control_queries=spend.probe_queries),
             cost_today=self.budget.spent_today(),
             max_cost_per_day=self.budget.max_cost_per_day,
-            stopped=None if stopped is None else printable(stopped),
+            stopped=None if stopped is None else printable(stopped.reason),
         )
         with answers_kept():
-            found.save()
-        return found
+            result.save()
+        return result
 
 
 def _date_of(looks: Sequence[Look], place: int, *, anchors: bool) -> str:
     """When an item, or an anchor query, was first seen."""
-    counts = [(one.anchors or 0) if anchors else one.items for one in looks]
+    counts = [(look.anchors or 0) if anchors else look.items for look in looks]
     return looks[min(int(np.searchsorted(counts, place, side="right")), len(looks) - 1)].at

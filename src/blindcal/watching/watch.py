@@ -10,32 +10,37 @@ the same to the last digit.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+
+import msgspec
+import numpy as np
 
 from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import opened_run
 from blindcal.asking.run_context import RunContext, blocking
+from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.auditing.audit import default_folder
 from blindcal.endpoints.base import Endpoint
-from blindcal.errors import InputError
+from blindcal.errors import InputError, UnfitError
 from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
+from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress
 from blindcal.results.monitor import Monitor
-from blindcal.results.run import Run
+from blindcal.results.run import Run, opened
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
+from blindcal.text import printable
 from blindcal.watching.budget import Clock, DayBudget, check_budget, utc_now
 from blindcal.watching.feed import WatchFeed
 from blindcal.watching.intake import Intake
 from blindcal.watching.looks import Watch
-from blindcal.watching.reference import WatchReference, open_reference
 
 FOLDER = Path("watches")
 EVERY = 100
-"""Records per look."""
+"""New items to ask per look."""
 INTERVAL = 300.0
 """Seconds after which records that have come are looked at, even if they are few."""
 
@@ -82,7 +87,7 @@ async def watch_async(
     out : path, optional
         The folder of the watch; by default ``watches/STREAM-MODEL``. A watch that was begun there goes on.
     rate : float
-        The share of the items that are asked, chosen by their ids.
+        The share of the items that is asked, chosen by their ids.
     level : float
         The highest chance of each alarm ever to be raised for nothing.
     max_ece : float, optional
@@ -97,7 +102,7 @@ async def watch_async(
     follow : bool
         Go on when everything was read, and wait for more until stopped.
     every : int
-        Records per look; if not all are asked, so many more that about as many are.
+        Number of new items to ask per look.
     interval : float
         If it follows the stream, seconds after which fewer records are looked at too.
     force : bool
@@ -129,48 +134,47 @@ async def watch_async(
     """
     _check_numbers(rate, every, interval)
     check_budget(max_cost_per_day, prices)
-    run = RunContext.of(limits, prices, progress, stage, stop)
-    run.tell("reading the reference")
-    found = await asyncio.to_thread(
-        open_reference, reference, api_key_env=api_key_env, timeout=timeout, force=force
-    )
-    address, seed = found.settings.endpoint, found.settings.design.seed
+    context = RunContext.of(limits, prices, progress, stage, stop)
+    context.tell("reading the reference")
+    run = await asyncio.to_thread(open_reference, reference, force=force)
+    asked = AskedSettings.of_run(run, api_key_env=api_key_env, timeout=timeout)
+    address, prompt = asked.settings.endpoint, asked.settings.prompt
     source = open_stream(stream)
     labelling = None if labels is None else open_stream(labels)
     folder = Path(out) if out is not None else watch_folder(stream, address.model)
-    monitor = await asyncio.to_thread(Monitor, found.run, level=level, max_ece=max_ece)
-    async with opened_run(folder, address, run, endpoint, WatchStore, found.accepted) as (store, governor):
-        claims = {"level": level, "max_ece": max_ece, "by_field": by_field}
-        store.begin(_config(found, rate, claims), ())
+    monitor = await asyncio.to_thread(Monitor, run, level=level, max_ece=max_ece)
+    opening = opened_run(folder, address, context, endpoint, WatchStore, asked.accepted)
+    async with opening as (store, governor):
+        fixed = {"rate": rate, "level": level, "max_ece": max_ece, "by_field": by_field}
+        named = {name: run.settings.get(name) for name in ("model", "base_url")}
+        store.begin({**named, "watch": "stream", "reference": _digest(run), **fixed}, ())
         intake = Intake(
             store,
-            ArrivalReader(found.settings.prompt, found.settings.answer_words, by_field),
+            ArrivalReader(prompt, asked.settings.answer_words, by_field),
             source,
             labelling,
             every=max(1, round(every / rate)),
             waits=follow or isinstance(source, LineStream),
             interval=interval,
-            tell=run.tell,
-            stop=run.stop,
+            context=context,
         )
-        watching = Watch(
+        return await Watch(
             store=store,
-            reference=found,
+            reference=run,
+            asked=asked,
             governor=governor,
-            context=run,
-            feed=WatchFeed(monitor, store, seed, sliced=by_field is not None),
+            context=context,
+            feed=WatchFeed(monitor, store, asked.settings.design.seed, sliced=by_field is not None),
             budget=DayBudget(store, prices, max_cost_per_day, clock),
             rate=rate,
-            seed=seed,
-            folder=str(folder),
+            folder=folder,
             stream=source.name,
             follow=follow,
             force=force,
             interval=interval,
             on_look=on_look,
             on_alarm=on_alarm,
-        )
-        return await watching.run(intake)
+        ).run(intake)
 
 
 watch = blocking(watch_async)
@@ -182,10 +186,37 @@ def watch_folder(stream: str | Path, model: str) -> Path:
     return FOLDER / default_folder(name, model).name
 
 
-def _config(found: WatchReference, rate: float, claims: dict[str, Any]) -> dict[str, Any]:
-    """What a watch cannot change once it has answers."""
-    asked = {name: found.run.settings.get(name) for name in ("model", "base_url")}
-    return {**asked, "watch": "stream", "reference": found.digest, "rate": rate, **claims}
+def open_reference(reference: Run | str | Path, *, force: bool = False) -> Run:
+    """Read a finished run that a watch can be held against; an error says why it cannot."""
+    run = opened(reference)
+    result, method = run.result, METHODS[run.result.method]
+    if result.answers or run.choices is not None:
+        raise InputError(
+            f"{run.folder}: its items have more than two answers, and only questions with two can be watched"
+        )
+    if not method.biased or method.sampled or result.semantics not in ("pair", "max"):
+        raise InputError(
+            f"{run.folder}: a watch asks at exact thresholds, by logit_bias, and this audit (method "
+            f"{result.method}, {result.semantics}) did not",
+            remedy="audit with {method} where the endpoint takes logit_bias",
+            options={"method": "latent"},
+        )
+    doubt = result.objection or next(iter(result.warnings), None)
+    if doubt is not None and not force:
+        raise UnfitError(
+            f"{run.folder}: the audit is no sound reference: {printable(doubt, 400)}",
+            remedy="audit again in another folder; or {force} goes on",
+            options={"force": True},
+        )
+    return run
+
+
+def _digest(run: Run) -> str:
+    """What tells a run from others, wherever it is."""
+    digest = hashlib.blake2b(msgspec.json.encode(run.settings), digest_size=16)
+    for column in (run.answered.items, run.answered.shifts, run.answered.answers):
+        digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
 
 
 def _check_numbers(rate: float, every: int, interval: float) -> None:

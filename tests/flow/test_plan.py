@@ -1,0 +1,151 @@
+"""`blindcal plan` and the plans behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blindcal.auditing.audit import audit
+from blindcal.errors import InputError
+from blindcal.planning import shapes
+from blindcal.planning.plan import Plan, PlanInputs, Throughput, TokenCount, plan_audit, smallest_plans
+from blindcal.prices import Prices
+from blindcal.settings import Settings
+from commanding import blindcal
+from serving import replaying
+
+INPUTS = PlanInputs(shape=shapes.preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
+
+
+def planned(*arguments: object) -> Any:
+    done = blindcal("plan", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    path = tmp_path / "items.jsonl"
+    records = ({"prompt": "x" * 400, "label": k % 2, "id": k} for k in range(300))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_a_plan_has_queries_tokens_cost_time_and_width() -> None:
+    """Each follows from the numbers given, and the repr shows them on one line."""
+    plan = INPUTS.plan("latent", 1000, 1.5)
+    asked = 1500 + plan.control_queries + plan.probe_queries
+    assert (plan.queries, plan.prompt_tokens, plan.completion_tokens) == (1500, 200 * asked, asked)
+    assert plan.cost == pytest.approx((200 * 1.0 + 2.0) * asked / 1e6)
+    assert plan.seconds == pytest.approx((1500 + plan.control_queries) * 0.6 / 32)
+    assert repr(plan) == f"Plan(1,000 items, 1,500 queries, $0.3525, ECE ± {plan.half_width:.4f})"
+
+
+def test_a_plan_can_be_made_with_and_without_an_event_loop(items: Path) -> None:
+    """`plan_audit` works in a script and inside a loop that is running, as a notebook's is."""
+    settings = Settings(model="unknown", queries=1.5, sample=200, level=0.9)
+
+    async def inside() -> Plan:
+        return plan_audit(items, settings, shape="rare")
+
+    plan = plan_audit(items, settings, shape=shapes.preset("rare"))
+    assert asyncio.run(inside()) == plan
+    assert (plan.items, plan.queries, plan.counted, plan.cost) == (200, 300, False, None)
+    assert plan.prompt_tokens == 100 * (300 + plan.control_queries + plan.probe_queries)
+    assert plan_audit(items, settings, shape=None).half_width is None
+
+
+def test_the_slowest_limit_decides_the_time() -> None:
+    """Latency, requests per minute and tokens per minute: whichever lets the least through."""
+    assert Throughput(1.0, 10).seconds(100, 5000) == pytest.approx(10)
+    assert Throughput(1.0, 10, rpm=60).seconds(100, 5000) == pytest.approx(100)
+    assert Throughput(1.0, 10, rpm=60, tpm=1000).seconds(100, 5000) == pytest.approx(300)
+
+
+def test_the_smallest_plans_reach_the_half_width_and_hardly_more() -> None:
+    """Every plan reaches it, a tenth fewer items would not, and too few items give no plan."""
+    inputs = PlanInputs(shape=shapes.preset("overconfident").with_ece(0.05))
+    plans = smallest_plans(inputs, 0.03, "latent", [1.0, 2.0])
+    assert [plan.queries for plan in plans] == sorted(plan.queries for plan in plans)
+    assert len(plans) == 2
+    for plan in plans:
+        fewer = inputs.plan("latent", round(0.9 * plan.items), plan.queries / plan.items)
+        assert plan.half_width is not None
+        assert fewer.half_width is not None
+        assert plan.half_width <= 0.03 < fewer.half_width
+    assert smallest_plans(INPUTS, 0.01, "latent", most=300) == ()
+    with pytest.raises(InputError, match="blind gives no interval; plan with latent"):
+        smallest_plans(INPUTS, 0.03, "blind")
+
+
+def test_the_command_plans_for_a_number_of_items() -> None:
+    """It prints queries and the interval, and how to find out what is not known."""
+    done = blindcal("plan", "--sample", 800)
+    assert done.exit_code == 0
+    for line in (
+        "queries    800 by latent",
+        "tokens     unknown: give a file of items, or --tokens",
+        "cost       unknown: give --prices",
+        "interval   +- 0.0",
+    ):
+        assert line in done.output
+
+
+def test_the_command_counts_a_file(items: Path) -> None:
+    """A file brings its own number of items and tokens."""
+    plan = planned(items, "--prices", "1,1", "--queries", 1.5)
+    asked = 450 + plan["control_queries"] + plan["probe_queries"]
+    assert (plan["items"], plan["queries"], plan["prompt_tokens"]) == (300, 450, 100 * asked)
+    assert plan["cost"] == pytest.approx(101 * asked / 1e6)
+    assert planned(items, "--sample", 100)["items"] == 100
+    assert "the file holds 300" in blindcal("plan", items, "--sample", 301).output
+
+
+def test_the_command_finds_the_number_of_items() -> None:
+    """A wanted half-width gives numbers of items and queries, the cheapest first."""
+    plans = planned("--half-width", 0.04, "--tokens", 100, "--prices", "1,1")["choices"]
+    assert all(plan["half_width"] <= 0.04 for plan in plans)
+    assert [plan["cost"] for plan in plans] == sorted(plan["cost"] for plan in plans)
+    short = blindcal("plan", "--sample", 200, "--half-width", 0.01)
+    assert short.exit_code == 1
+    assert "200 items do not suffice" in short.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--half-width", 1], "0<x<1"),
+        (["--shape", "nowhere"], "is none of overconfident"),
+        (["--prices", 1], "is not two prices such as 0.15,0.6"),
+    ],
+)
+def test_a_wrong_option_is_refused(arguments: list[object], message: str) -> None:
+    """The error names the option and what it takes."""
+    assert message in blindcal("plan", *arguments).output
+
+
+def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
+    """A score file gives its shape; a finished run also its method, tokens and number of items."""
+    shape = shapes.preset("underconfident")
+    labels, p = shape.sample(300, np.random.default_rng(3))
+    scores = tmp_path / "scores.csv"
+    with scores.open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "label", "p"), *zip(range(300), labels, p, strict=True)])
+    questions = tmp_path / "items.jsonl"
+    records = ({"id": f"q{k}", "prompt": f"question {k}?", "label": int(y)} for k, y in enumerate(labels))
+    questions.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with replaying(questions, p) as server:
+        settings = Settings(model="replay", base_url=server.base_url, resamples=20)
+        result = audit(questions, settings, out=tmp_path / "run")
+    by_scores = planned("--shape", scores, "--sample", 1000)
+    by_run = planned("--shape", tmp_path / "run", "--prices", "1,1")
+    assert by_scores["ece"] == pytest.approx(shape.ece(), abs=0.06)
+    assert by_run["ece"] == pytest.approx(result.ece.value, abs=0.02)
+    assert (by_run["items"], by_run["counted"]) == (300, True)
+    assert by_run["cost"] > 0
