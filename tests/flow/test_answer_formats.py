@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.prepared import Prepared
 from blindcal.confidence_prompt import ask_json
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
