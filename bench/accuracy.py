@@ -32,6 +32,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "extraction": BUDGETS,
     "latent": BUDGETS,
     "temperature": BUDGETS[1:],
+    "repeated": (2, 3),
     "blind+latent": (1,),
     "sampling+latent": (1, 2, 4, 8),
     "extraction+latent": (1, 2, 4),
@@ -132,7 +133,7 @@ def main() -> None:
     scores, recorded = score_files(arguments.data), recorded_cells(arguments.data)
 
     def repeats(method: str, k: int) -> int:
-        fitted = "latent" in method or method == "temperature"
+        fitted = "latent" in method or method in ("temperature", "repeated")
         return int(arguments.fit_repeats if fitted and k > 1 else arguments.repeats)
 
     cells = [

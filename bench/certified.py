@@ -236,17 +236,11 @@ def main() -> None:
     each = run_all(certified, jobs, arguments, chunk=20)
     many = arguments.repeats
     rows = [cells(place, arguments.data, each[place * many : (place + 1) * many]) for place in places]
-    columns = {
-        "population": "{}",
-        "precision asked for": "{}",
-        "certified": "{} of {}",
-        "violations": "{} ({:.1f}%)",
-        "below the bound": "{} ({:.1f}%)",
-        "mean recall": "{:.3f}",
-        "highest recall there is": "{:.3f}",
-        "mean new queries": "{:,.0f}",
-        "decided by two thresholds": "{:.3f}",
-    }
+    columns = (
+        "population {} | precision asked for {} | certified {} of {} | violations {} ({:.1f}%) | "
+        "below the bound {} ({:.1f}%) | mean recall {:.3f} | highest recall there is {:.3f} | "
+        "mean new queries {:,.0f} | decided by two thresholds {:.3f}"
+    )
     record("certified", {"populations": table(columns, rows)}, arguments)
 
 

@@ -81,15 +81,10 @@ def main() -> None:
         width = [float(np.mean([2 * each.difference.half_width for each in way])) for way in (paired, apart)]
         correlation = float(np.mean([each.correlation for each in paired]))
         rows.append([NAMES[name], truth, held[0], width[0], correlation, held[1], width[1]])
-    columns = {
-        "": "{}",
-        "difference": "{:+.4f}",
-        "paired: covered": "{:.1%}",
-        "paired: mean width": "{:.4f}",
-        "correlation": "{:.2f}",
-        "apart: covered": "{:.1%}",
-        "apart: mean width": "{:.4f}",
-    }
+    columns = (
+        "{} | difference {:+.4f} | paired: covered {:.1%} | paired: mean width {:.4f} | "
+        "correlation {:.2f} | apart: covered {:.1%} | apart: mean width {:.4f}"
+    )
     record("compared", {"differences": table(columns, rows)}, arguments)
 
 

@@ -102,17 +102,12 @@ def main() -> None:
         audits = [Audit(kind, n, arguments.parts, seed) for seed in range(arguments.repeats)]
         means = np.mean(run_all(audited, audits, arguments), axis=0)
         rows.append([kind, n, *(None if np.isnan(mean) else float(mean) for mean in means)])
-    columns = {
-        "all parts are": "{}",
-        "items per part": "{:,}",
-        "any called miscalibrated": "{:.1%}",
-        "any said to differ": "{:.1%}",
-        "any said to be beyond the limit": "{:.1%}",
-        "all ECE intervals hold": "{:.1%}",
-        "all accuracy intervals hold": "{:.1%}",
-        "an ECE interval by itself": "{:.1%}",
-        "mean width": "{:.3f}",
-    }
+    columns = (
+        "all parts are {} | items per part {:,} | any called miscalibrated {:.1%} | "
+        "any said to differ {:.1%} | any said to be beyond the limit {:.1%} | "
+        "all ECE intervals hold {:.1%} | all accuracy intervals hold {:.1%} | "
+        "an ECE interval by itself {:.1%} | mean width {:.3f}"
+    )
     audits = [Audit(KINDS[1], PROMISED, arguments.parts, seed) for seed in range(arguments.repeats // 3)]
     made, broken, alone = np.array(run_all(promised, audits, arguments)).reshape(-1, 3).T
     counts = [made.size, int(made.sum()), int((broken > 0).sum()), int((alone > 0).sum())]

@@ -8,10 +8,12 @@ takes a screenshot of the report, docs/report.png. Needs Chromium, like the test
 
 from __future__ import annotations
 
-from record import ROOT, Cell, parser, record, table
+from record import ROOT, options
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +23,33 @@ from playwright.sync_api import sync_playwright
 
 import blindcal as bc
 from blindcal.estimate.truth import bin_index
+from blindcal.items import catalogue
+from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, IntArray
-from blindcal.report.narrative import quoted_tail
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.style import figure_style, file_bytes, ink
 from blindcal.reproduce import sources
-from replayed import served
+from blindcal.reproduce.sources import Source
+from blindcal.simulation import replay
 
 NAME = "Qwen2.5-Coder-1.5B-Instruct"  # the recorded model
 TRUE_BINS = 10
+
+
+@contextmanager
+def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
+    """Serve a recorded model over HTTP, and yield the settings to audit it."""
+    questions = catalogue.open_items(source.data, RecordFormat(data_dir=str(shared / "data")))
+    with replay.running(replay.Server(source.recording, questions)) as server:
+        yield bc.Settings(
+            model=source.recording.name,
+            base_url=server.base_url,
+            data_dir=str(shared / "data"),
+            positive_ids=(source.targets.positive[0].id,),
+            negative_ids=(source.targets.negative[0].id,),
+            send_seed=True,
+            by_field="subject" if source.data == "mmlu" else None,
+        )
 
 
 def draw(result: bc.AuditResult, labels: IntArray, p: FloatArray, *, dark: bool) -> Figure:
@@ -61,43 +81,17 @@ def photograph(page: Path, out: Path, *, height: int = 1150) -> None:
 
 
 def main() -> None:
-    """Audit, draw, and record the truth behind the pictures."""
-    options = parser(__doc__)
-    options.add_argument("--out", type=Path, default=ROOT / "docs")
-    arguments = options.parse_args()
+    """Audit and draw."""
+    arguments, docs = options(__doc__), ROOT / "docs"
     source = sources.read(arguments.data / "logits" / "qwen__boolq__logits.csv.gz")
     source = replace(source, recording=replace(source.recording, name=NAME))
     labels, p = source.labels, source.probabilities("pair")
-    (arguments.out / "images").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, served(source, arguments.data) as settings:
         result = bc.audit(source.data, settings, out=folder)
-        photograph(Path(folder) / PAGE_FILE, arguments.out / "report.png")
+        photograph(Path(folder) / PAGE_FILE, docs / "report.png")
     for name, dark in (("audit", False), ("audit-dark", True)):
         figure = draw(result, labels, p, dark=dark)
-        (arguments.out / "images" / f"{name}.svg").write_bytes(file_bytes(figure, "svg"))
-    tail = quoted_tail(result)
-    assert tail is not None
-    yes = tail.side == "positive"
-    there = p >= tail.confidence if yes else p < 1 - tail.confidence
-    assert result.ece.low is not None
-    assert result.ece.high is not None
-    row: list[Cell] = [
-        labels.size,
-        float(result.ece),
-        (result.ece.low, result.ece.high),
-        float(bc.binned_ece(labels, p).ece),
-        int(there.sum()),
-        float((labels == yes)[there].mean()),
-    ]
-    columns = {
-        "items": "{:,}",
-        "ECE, estimated": "{:.4f}",
-        "95% interval": "{:.4f} to {:.4f}",
-        "ECE, hidden": "{:.4f}",
-        f"items with at least {tail.confidence:.0%} for “{'Yes' if yes else 'No'}”": "{:,}",
-        "right among them": "{:.1%}",
-    }
-    record("picture", {"truth": table(columns, [row])}, arguments, repeats=1, seeds="seed 0")
+        (docs / "images" / f"{name}.svg").write_bytes(file_bytes(figure, "svg"))
 
 
 if __name__ == "__main__":

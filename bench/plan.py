@@ -87,15 +87,10 @@ def main() -> None:
         rows.append([name, method, queries, n, expected, mean, (ratios[-1], chance)])
     off = np.abs(np.array(ratios) - 1)
     summary = [int((off <= NEAR).sum()), off.size, float(np.mean(ratios)), float(off.max())]
-    columns = {
-        "shape": "{}",
-        "method": "{}",
-        "K": "{:g}",
-        "items": "{:,}",
-        "half-width forecast": "{:.4f}",
-        "half-width seen": "{:.4f}",
-        "ratio": "{:.2f} ± {:.2f}",
-    }
+    columns = (
+        "shape {} | method {} | K {:g} | items {:,} | half-width forecast {:.4f} | "
+        "half-width seen {:.4f} | ratio {:.2f} ± {:.2f}"
+    )
     near = {
         f"half-widths within {NEAR:.0%}": "{}",
         "of": "{}",

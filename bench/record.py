@@ -116,9 +116,12 @@ def _count(repeats: int) -> str:
     return "1 repeat" if repeats == 1 else f"{repeats:,} repeats"
 
 
-def table(names: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table from the names of its columns with their formats, and its rows."""
-    return Table(tuple(Column(*each) for each in names.items()), tuple(tuple(row) for row in rows))
+def table(columns: str | Mapping[str, str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table from its rows, and the names of its columns with their formats: ``name {:.3f} | name {:,}``."""
+    if isinstance(columns, str):
+        each = (column.partition("{") for column in columns.split(" | "))
+        columns = {name.strip(): brace + form for name, brace, form in each}
+    return Table(tuple(Column(*both) for both in columns.items()), tuple(tuple(row) for row in rows))
 
 
 def parser(doc: str | None, **defaults: int) -> argparse.ArgumentParser:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blindcal.endpoints.openai_token_ids import IDS
 
 import blindcal as bc
+from blindcal.endpoints.vocabulary import IDS
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running

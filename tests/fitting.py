@@ -101,12 +101,10 @@ def estimates_in(value: object) -> Iterator[Estimate]:
 def everything(fit: bc.LatentFit) -> dict[str, object]:
     """All that a fit can be asked for; what it refuses is left out, and only some may be refused."""
     calls: dict[str, Any] = {
-        "top-label ece": lambda: fit.top_label_ece,
         "gaps": lambda: fit.at(bins=7).gaps,
         "bins": lambda: fit.bins,
         "curve": lambda: fit.curve,
         "pvalue": lambda: fit.calibrated_pvalue,
-        "brier parts": lambda: fit.brier_parts,
         "confidence": lambda: fit.confidence,
         "operating": lambda: fit.operating,
         "costs": lambda: fit.costs,

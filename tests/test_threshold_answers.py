@@ -18,7 +18,6 @@ from blindcal.cli import snippets, threshold
 from blindcal.design import answer_design
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import fit_problem
-from blindcal.estimate.latent.given_fit import MarginFit
 from blindcal.estimate.problem import Problem
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.run import open_run
@@ -69,7 +68,7 @@ def test_a_margin_needs_queries_that_test_margins() -> None:
     problem = fitted(labels, logits, 0).problem
     drawn = replace(problem.readings, gumbel=np.ones(len(problem.readings), bool))
     other = fit_problem(replace(problem, readings=drawn), resamples=0)
-    assert not isinstance(other.deployable, MarginFit)
+    assert not other.deployable.by_margin
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,6 @@ def test_many_queries_give_the_binned_error_of_the_hidden_probabilities() -> Non
     fit = fitted(labels, asked(labels, p, 12))
     for bins in (3, 5, 10):
         assert fit.at(bins=bins).gaps == pytest.approx(bc.binned_ece(labels, p, bins).gaps, abs=1e-3)
-    assert fit.at(bins=10).top_label_ece.value == pytest.approx(
-        bc.binned_ece(labels, p, 10, top_label=True).ece.value, abs=2e-3
-    )
     assert fit.accuracy.value == pytest.approx(np.mean((p >= 0.5) == labels), abs=1e-3)
     assert fit.brier.value == pytest.approx(np.mean((p - labels) ** 2), abs=1e-3)
     pairs = p[labels == 1][:, None] - p[labels == 0][None, :]

@@ -13,6 +13,7 @@ from scipy.stats import kstest
 
 import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate.latent.bounds import unasked
 from blindcal.records import INVALID, AnswerTable, IntArray
 from blindcal.simulation.simulate import generate, log_odds
 from fitting import asked, check_sound, drawn, ends, fitted
@@ -182,9 +183,11 @@ def test_a_single_threshold_leaves_the_error_open() -> None:
 def test_thresholds_of_a_design_leave_nothing_open() -> None:
     """Spread over (0, 1), or at five even places, thresholds widen no interval."""
     labels, p = drawn(200, 0, 0.5, np.linspace(0.01, 0.99, 200))
-    assert fitted(labels, asked(labels, p))._unasked == 0
+    spread = fitted(labels, asked(labels, p))
+    assert unasked(spread.patterns, spread.population) == 0
     at_fifths = -np.log(np.resize([0.25, 1 / 1.5, 1.5, 4.0], 200))
-    assert bc.latent(labels, at_fifths, p >= 1 / (1 + np.exp(at_fifths)))._unasked == 0
+    fifths = bc.latent(labels, at_fifths, p >= 1 / (1 + np.exp(at_fifths)))
+    assert unasked(fifths.patterns, fifths.population) == 0
 
 
 # -- the p-value -----------------------------------------------------------------------------------------

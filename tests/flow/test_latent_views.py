@@ -144,20 +144,6 @@ def test_intervals_are_the_draws_and_what_was_not_seen(items: int, units: int) -
         assert (curve.low[k], curve.high[k]) == pytest.approx((min(low, seen), max(high, seen + unseen)))
 
 
-def test_the_brier_score_is_made_of_its_parts() -> None:
-    """Score = reliability - resolution + uncertainty; the reliability is that of the fitted curve."""
-    labels, p = generate(300, 9)
-    fit = fitted(labels, asked(labels, p), resamples=20)
-    parts = fit.brier_parts
-    negative, positive = fit.population[:CELLS], fit.population[CELLS:]
-    share = negative + positive
-    assert parts.reliability.value == pytest.approx((share * (positive / share - MID_P) ** 2).sum())
-    assert parts.uncertainty == pytest.approx(labels.mean() * (1 - labels.mean()))
-    assert float(parts.reliability) - parts.resolution + parts.uncertainty == pytest.approx(fit.brier.value)
-    assert float(functionals.reliability(fit.sample)) != pytest.approx(parts.reliability.value, rel=1e-3)
-    assert float(parts.reliability) in parts.reliability
-
-
 # -- without resamples ---------------------------------------------------------------------------------
 
 
@@ -186,7 +172,6 @@ def test_without_resamples_there_are_the_values_alone(one_label: bool) -> None:
     assert bare.findings(brief=True) == without_intervals(sure.findings(brief=True))
     assert any(one.has_interval for one in estimates_in(sure.findings()))
     assert not any(one.has_interval or one.level for one in estimates_in(bare.findings()))
-    assert bare.brier_parts == without_intervals(sure.brier_parts)
     assert bare.mean_confidence == without_intervals(sure.mean_confidence)
     assert bare.at(bins=3).gaps.tolist() == sure.at(bins=3).gaps.tolist()
     if not one_label:

@@ -13,6 +13,7 @@ import blindcal as bc
 from blindcal.design import spread_evenly
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.grid import CELLS, MID_P
+from blindcal.estimate.latent.bounds import answers_beyond
 from blindcal.estimate.latent.operating import (
     GRID_THRESHOLDS,
     ChosenThreshold,
@@ -42,7 +43,13 @@ def decisions_of(
 ) -> Decisions:
     """Decisions where the tables are known; by default nothing is unseen, and every threshold well tested."""
     tests = np.broadcast_to(np.float64(tested), GRID_THRESHOLDS.shape)
-    return Decisions(decision_rates(table), decision_rates(draws), unseen, tests, np.zeros(len(draws)))
+    return Decisions(
+        rates=decision_rates(table),
+        drawn=decision_rates(draws),
+        unseen=unseen,
+        tested=tests,
+        missed=np.zeros(len(draws)),
+    )
 
 
 def chosen(table: FloatArray, **wanted: Any) -> ChosenThreshold:
@@ -315,7 +322,7 @@ def test_nothing_is_promised_where_hardly_an_answer_lies() -> None:
     fit = bc.latent(
         labels[answered.items], answered.shifts, answered.answers, 0.0, answered.items, resamples=40
     )
-    tested = fit.patterns.tested_beyond()
+    tested = answers_beyond(fit.patterns)
     for k in (5, 100, GRID_THRESHOLDS.size // 2 + 20, GRID_THRESHOLDS.size - 60):
         t, asked = GRID_THRESHOLDS[k], 1 / (1 + np.exp(answered.shifts))
         assert tested[k] == ((asked >= t - 1e-9) if t >= 0.5 else (asked <= t + 1e-9)).sum()
@@ -336,7 +343,7 @@ def test_between_few_thresholds_nothing_is_tested() -> None:
     """If most items were asked once at one of few thresholds, as by `blind`, answers test only their own."""
     labels, p = generate(1500, seed=8)[:2]
     answered = ask(make_design("blind", labels), p)
-    tested = bc.latent(labels[answered.items], answered.shifts, answered.answers).patterns.tested_beyond()
+    tested = answers_beyond(bc.latent(labels[answered.items], answered.shifts, answered.answers).patterns)
     edges = logit(GRID_THRESHOLDS)
     assert np.count_nonzero(tested) == 4
     for shift in np.unique(answered.shifts):

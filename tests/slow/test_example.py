@@ -11,10 +11,10 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
-from blindcal.endpoints.openai_token_ids import IDS
 from nbclient import NotebookClient
 from scipy.special import expit
 
+from blindcal.endpoints.vocabulary import IDS
 from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Token

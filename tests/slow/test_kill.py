@@ -13,10 +13,7 @@ from killing import ITEMS, PHASES, Killer, write_items
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 def test_kills_in_every_phase_lose_nothing_and_cost_little(tmp_path: Path) -> None:
-    """Killed in every phase, with refused items and failures, only what was in flight is asked again.
-
-    ``python bench/kills.py`` kills more often.
-    """
+    """Killed in every phase, with refused items and failures, only what was in flight is asked again."""
     items = tmp_path / "items.jsonl"
     write_items(items, ITEMS)
     killer = Killer(items, tmp_path, random.Random(7))

@@ -34,15 +34,6 @@ def test_gaps_are_the_binned_gaps_of_the_items(seed: int, bins: int) -> None:
     assert float(of.ece(table, bins)) == pytest.approx(known.ece.value, abs=1e-12)
 
 
-@given(seeds, st.sampled_from([1, 2, 4, 5, 8, 10, 15, 20]))
-@settings(max_examples=40)
-def test_top_label_gaps_are_those_of_the_items(seed: int, bins: int) -> None:
-    """The predicted class's gaps too."""
-    table, labels, cells = items(seed)
-    known = binned_ece(labels, MID_P[cells], bins, top_label=True)
-    assert of.top_label_gaps(table, bins) == pytest.approx(known.gaps, abs=1e-12)
-
-
 @given(seeds)
 @settings(max_examples=40)
 def test_scores_are_means_over_the_items(seed: int) -> None:
@@ -84,21 +75,6 @@ def test_decisions_count_the_items_at_or_above_each_threshold(seed: int) -> None
         assert true[j] == pytest.approx(np.mean(above & (y == 1)))
 
 
-@given(seeds)
-@settings(max_examples=20)
-def test_the_brier_score_decomposes(seed: int) -> None:
-    """Score = reliability - resolution + uncertainty, the parts computed cell by cell."""
-    table, _, _ = items(seed, 400)
-    negative, positive = of.by_label(table)
-    share = negative + positive
-    prevalence = float(of.prevalence(table))
-    kept = share > 0
-    resolution = (share[kept] * (positive[kept] / share[kept] - prevalence) ** 2).sum()
-    left = float(of.brier(table))
-    right = float(of.reliability(table)) - resolution + prevalence * (1 - prevalence)
-    assert left == pytest.approx(right)
-
-
 @given(seeds, st.integers(1, 30))
 @settings(max_examples=20)
 def test_tce_is_at_least_every_binned_error(seed: int, bins: int) -> None:
@@ -115,15 +91,14 @@ def test_swapping_the_classes_mirrors_everything(seed: int) -> None:
     negative, positive = of.by_label(table)
     mirrored = np.concatenate([positive[::-1], negative[::-1]])
     assert of.gaps(mirrored, 5) == pytest.approx(-of.gaps(table, 5)[::-1], abs=1e-12)
-    assert of.top_label_gaps(mirrored, 8) == pytest.approx(of.top_label_gaps(table, 8), abs=1e-12)
-    for same in (of.accuracy, of.auroc, of.brier, of.reliability, of.log_loss, of.tce):
+    for same in (of.accuracy, of.auroc, of.brier, of.log_loss, of.tce):
         assert float(same(mirrored)) == pytest.approx(float(same(table)), nan_ok=True)
 
 
 def test_stacks_of_tables_are_taken_at_once() -> None:
     """Every functional of a stack is the stack of the functionals."""
     tables = np.stack([items(seed)[0] for seed in range(4)])
-    for one in (of.accuracy, of.auroc, of.brier, of.reliability, of.log_loss, of.tce, of.curve, of.cell_gaps):
+    for one in (of.accuracy, of.auroc, of.brier, of.log_loss, of.tce, of.curve, of.cell_gaps):
         assert one(tables) == pytest.approx(np.stack([one(table) for table in tables]), nan_ok=True)
     assert of.gaps(tables, 7) == pytest.approx(np.stack([of.gaps(table, 7) for table in tables]))
 
@@ -134,5 +109,4 @@ def test_a_calibrated_table_has_no_error() -> None:
     table = np.concatenate([share * (1 - MID_P), share * MID_P])
     assert float(of.ece(table, 5)) == pytest.approx(0, abs=1e-12)
     assert float(of.tce(table)) == pytest.approx(0, abs=1e-12)
-    assert float(of.reliability(table)) == pytest.approx(0, abs=1e-12)
     assert of.curve(table) == pytest.approx(MID_P)

@@ -19,7 +19,6 @@ from blindcal.cli.console import error_text, print_field, print_stage, print_tab
 from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.latent.given_fit import MarginFit
 from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
@@ -143,9 +142,8 @@ def command(
         print_stage(f"refitting {resamples:,} times")
     fit = run.fit(level=level, resamples=resamples).deployable
     if not any(goal.values()):
-        by_margin = isinstance(fit, MarginFit)
-        points = fit.operating_at(expit(MARGINS) if by_margin else THRESHOLDS)
-        _print_all(points, run, level, as_json, by_margin=by_margin)
+        points = fit.operating_at(expit(MARGINS) if fit.by_margin else THRESHOLDS)
+        _print_all(points, run, level, as_json, by_margin=fit.by_margin)
         return
     chosen = fit.choose_threshold(**goal, confidence=sure, max_shift=run.max_shift)
     if not run.result.answers:

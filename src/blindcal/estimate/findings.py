@@ -7,16 +7,13 @@ A fit, a result of `blind` and a finished audit use the same names for the same 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import Estimate, FloatArray
-
-_Part = TypeVar("_Part")
 
 NOTHING = Estimate(None)
 HISTOGRAM_BINS = 20
@@ -180,31 +177,6 @@ class Findings:
         values = {field.name: getattr(self, field.name) for field in fields(Findings)}
         found = {name: value for name, value in values.items() if isinstance(value, Estimate)}
         return found | {"calibrated_pvalue": Estimate(self.calibrated_pvalue)}
-
-
-def widened(one: _Part, *others: _Part) -> _Part:
-    """An estimate, or a record of estimates, with intervals that include those of ``others``."""
-    widening: Any = _widened(one, others) if others else one
-    return cast("_Part", widening)
-
-
-def _widened(one: Any, others: Sequence[Any]) -> Any:
-    if isinstance(one, tuple):
-        return tuple(_widened(mine, theirs) for mine, *theirs in zip(one, *others, strict=True))
-    if isinstance(one, Curve):
-        if one.low is None or one.high is None:
-            return one
-        low = np.min([each.low for each in (one, *others)], axis=0)
-        high = np.max([each.high for each in (one, *others)], axis=0)
-        return replace(one, low=tuple(low.tolist()), high=tuple(high.tolist()))
-    if isinstance(one, Estimate):
-        lows, highs = ([getattr(each, end) for each in (one, *others)] for end in ("low", "high"))
-        known = one.has_interval and None not in (*lows, *highs)
-        return replace(one, low=min(lows), high=max(highs)) if known else one
-    if is_dataclass(one) and not isinstance(one, type):
-        pairs = ((name.name, [getattr(each, name.name) for each in (one, *others)]) for name in fields(one))
-        return replace(one, **{name: _widened(mine, theirs) for name, (mine, *theirs) in pairs})
-    return one
 
 
 def finite(value: float) -> float | None:

@@ -23,10 +23,6 @@ from blindcal.estimate.problem import Problem
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
 
 _NARROW = 8  # cells of an interval that are summed one by one
-_MANY, _LARGE_SHARE = (
-    30,
-    0.02,
-)  # answers at one edge, and their share of all, if it is one of few
 _LEAST = np.log(1e-6)  # of the probability of an answer to a query with Gumbel numbers: none is impossible
 
 
@@ -160,43 +156,6 @@ class Patterns:
         for cells, where, rows in self._rows:
             out[where] = rows @ values[cells]
         return out
-
-    def tested_beyond(self) -> FloatArray:
-        """Number of answers at or beyond each inner edge: above it for edges from 1/2 up, else below it.
-
-        If most items were asked once, many of them at the same edge, as by `blind`, only the answers at each
-        edge count: the smoothness of the fit decides what happens between them. Noisy answers tell a little
-        everywhere, so they count at every edge.
-        """
-        counts = self.counts[: self.start.size]
-        low, high = self.start % CELLS, (self.stop - 1) % CELLS + 1
-        at = np.bincount(low, counts, CELLS + 1) + np.bincount(high, counts, CELLS + 1)
-        inner = at[1:CELLS]
-        once = (low == self.axis.first) ^ (high == CELLS)
-        first = np.bincount(np.where(low == self.axis.first, high, low)[once], counts[once], CELLS + 1)
-        if 2 * first.sum() > counts.sum() and first.max() >= max(_MANY, _LARGE_SHARE * counts.sum()):
-            return np.asarray(inner + self.counts[self.start.size :].sum())
-        above, below = np.cumsum(inner[::-1])[::-1], np.cumsum(inner)
-        return np.asarray(np.where(EDGES_S[1:-1] >= 0, above, below) + self.counts[self.start.size :].sum())
-
-    def told_apart(self) -> tuple[int, int]:
-        """The first and the last cell that the answers can tell from the outermost ones, roughly.
-
-        A noisy answer tells cells apart if it would differ between them once in all items.
-        """
-        if not self.axis.direct:
-            return 0, CELLS - 1
-        edges = np.concatenate([self.start % CELLS, self.stop % CELLS])
-        edges = edges[edges > 0]
-        first, last = (int(edges.min()) - 1, int(edges.max())) if edges.size else (CELLS - 1, 0)
-        for outermost in (0, CELLS - 1) if self.curves.size else ():
-            differs = (np.abs(self.curves - self.curves[:, [outermost]]) > 1 / self.n).any(axis=0)
-            cells = np.flatnonzero(differs)
-            if cells.size and outermost == 0:
-                first = min(first, int(cells[0]) - 1)
-            elif cells.size:
-                last = max(last, int(cells[-1]) + 1)
-        return first, last
 
     def posterior(self, table: FloatArray, part: slice) -> FloatArray:
         """Distribution over the cells given each pattern in ``part``, shape (patterns in ``part``, CELLS)."""

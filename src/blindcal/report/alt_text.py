@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
+from blindcal.estimate.findings import Bin, ConfidenceHistogram, Curve, OperatingPoint, Part
 from blindcal.estimate.streams.alarms import EvidencePath
 from blindcal.records import Estimate
 from blindcal.report.sentences import evidence_text, gap_text
@@ -79,22 +79,6 @@ def operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) ->
         if None not in rates.values():
             sentences.append(f"At threshold {point.threshold:g}, {words.decided.format(**rates)}")
     return _sentences(words.decisions, *sentences)
-
-
-def cost(thresholds: Sequence[float], costs: CostCurve, words: Wording = TWO_ANSWERS) -> str:
-    """The threshold with the lowest cost, and the costs at both ends."""
-    wrong, missed = words.errors
-    first = (
-        f"Expected cost per decision at each threshold, if a {wrong} costs {costs.cost_fp:g} and a "
-        f"{missed} {costs.cost_fn:g}"
-    )
-    both = zip(costs.expected, thresholds, strict=True)
-    known = [(each.value, threshold) for each, threshold in both if each.value is not None]
-    if not known:
-        return _sentences(first)
-    lowest, at = min(known)
-    ends = [f"{value:.3g} at {threshold:g}" for value, threshold in (known[0], known[-1])]
-    return _sentences(first, f"It is lowest, {lowest:.3g}, at threshold {at:g}", f"It is {listed(ends)}")
 
 
 def parts(each: Sequence[Part]) -> str:

@@ -52,43 +52,36 @@ def better(one: Difference) -> str | None:
 
 
 def headline(found: RunComparison) -> tuple[str, ...]:
-    """What the comparison shows, in plain sentences.
+    """What the comparison shows: first the calibration error, then the other quantities.
 
-    First the calibration error, then the other quantities. If a single quantity other than the ECE differs,
-    the last sentence says that this may be chance.
+    If a single quantity other than the ECE differs, the last sentence says that this may be chance.
     """
     ece = next(one for one in found.differences if one.quantity == "ece")
     others = [one for one in found.differences if one.quantity != "ece"]
-    a, b = f"{float(ece.first):.1%}", f"{float(ece.second):.1%}"
-    low, high = ece.difference.low or 0.0, ece.difference.high or 0.0
+    a, b, off = float(ece.first), float(ece.second), float(ece.difference)
+    ends = [100 * abs(end or 0.0) for end in (ece.difference.low, ece.difference.high)]
     sure = f"{found.level:.0%} sure"
     if better(ece) is None:
-        most = 100 * max(abs(low), abs(high))
         first = (
-            f"The runs do not differ significantly in calibration error: A has {a}, B has {b}, and the "
-            f"difference is at most {most:.1f} points ({sure})."
+            f"The runs do not differ significantly in calibration error: A has {a:.1%}, B has {b:.1%}, and "
+            f"the difference is at most {max(ends):.1f} points ({sure})."
         )
     else:
-        off = float(ece.difference)
-        which, near, far = ("lower", -high, -low) if off < 0 else ("higher", low, high)
         first = (
-            f"B's calibration error is {100 * abs(off):.1f} points {which} than A's: {b} against {a} "
-            f"({sure}: {100 * near:.1f} to {100 * far:.1f} points)."
+            f"B's calibration error is {100 * abs(off):.1f} points {'lower' if off < 0 else 'higher'} than "
+            f"A's: {b:.1%} against {a:.1%} ({sure}: {min(ends):.1f} to {max(ends):.1f} points)."
         )
     shown = [one for one in others if better(one) is not None]
     if not shown:
         names = listed([NAMES[one.quantity] for one in others])
         return (first, f"{names[0].upper()}{names[1:]} do not differ significantly.")
-    sides = {
-        side: [NAMES[one.quantity] for one in shown if (float(one.difference) > 0) == (side == "higher")]
-        for side in ("higher", "lower")
-    }
-    directions = " and ".join(
-        f"{listed(names)} {'is' if len(names) == 1 else 'are'} {side}"
-        for side, names in sides.items()
-        if names
-    )
-    sentences = [first, f"{directions[0].upper()}{directions[1:]} in B."]
+    directions = []
+    for side in ("higher", "lower"):
+        those = [NAMES[one.quantity] for one in shown if verdict(one) == f"{side} in B"]
+        if those:
+            directions.append(f"{listed(those)} {'is' if len(those) == 1 else 'are'} {side}")
+    text = f"{' and '.join(directions)} in B."
+    sentences = [first, f"{text[0].upper()}{text[1:]}"]
     if better(ece) is None and len(shown) == 1:
         chance = min(1.0, (1 - found.level) * len(found.differences))
         sentences.append(
@@ -119,16 +112,16 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def pairing(found: RunComparison) -> str:
     """Which items the comparison uses, in words."""
-    rest = found.only_first + found.only_second
     if not found.paired:
         return (
             "not paired: the runs have no item in common, so the intervals are those of independent samples"
         )
-    words = f", {found.reworded:,} of them asked in other words" if found.reworded else ""
-    others = (
-        f"; beside them A has {found.only_first:,} and B {found.only_second:,} of its own" if rest else ""
-    )
-    return f"paired on {found.common:,} items that both runs asked about{words}{others}"
+    text = f"paired on {found.common:,} items that both runs asked about"
+    if found.reworded:
+        text += f", {found.reworded:,} of them asked in other words"
+    if found.only_first + found.only_second:
+        text += f"; beside them A has {found.only_first:,} and B {found.only_second:,} of its own"
+    return text
 
 
 def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tuple[Drawing, ...]:
@@ -169,7 +162,8 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
             found=found,
             headline=headline(found),
             pairing=pairing(found),
-            notes=_notes(runs),
+            few=FEW_ITEMS,
+            measured=OTHER_SEMANTICS if len({run.result.semantics for run in runs}) > 1 else None,
             runs=tuple(zip("AB", runs, strict=True)),
             item_count=item_count,
             rows=[(one, NAMES[one.quantity], verdict(one), better(one)) for one in found.differences],
@@ -181,21 +175,3 @@ def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[
             css=style("page.css", "comparison.css"),
         )
     )
-
-
-def _notes(runs: tuple[Run, Run]) -> list[str]:
-    """The caveats of a comparison."""
-    notes = []
-    for letter, run in zip("AB", runs, strict=True):
-        if run.result.objection is not None:
-            forced = f"Run {letter} was forced although the probe found a problem."
-            notes.append(f"{forced} Its estimates may be meaningless.")
-        notes += [f"Run {letter}: {text}" for text in run.result.warnings]
-        if not run.result.complete:
-            notes.append(f"Run {letter} was stopped early. It covers a random sample of its items.")
-        if run.result.counts.items < FEW_ITEMS:
-            few = f"Run {letter} has only {run.result.counts.items} items"
-            notes.append(f"{few}: rely on the intervals, not on the estimates.")
-    if len({run.result.semantics for run in runs}) > 1:
-        notes.append(OTHER_SEMANTICS)
-    return notes

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import CostCurve
+from blindcal.evidence import FEW_ITEMS
 from blindcal.methods import METHODS
 from blindcal.report import narrative
-from blindcal.report.sentences import Number, Numbers, Quoted, word
+from blindcal.report.sentences import Number, Numbers, all_answers, few_groups, one_label, word
 from blindcal.report.wording import least_confidence, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.text import visible
@@ -42,11 +44,14 @@ def render(result: AuditResult) -> str:
         yes=word(result, "positive"),
         no=word(result, "negative"),
         words=wording_of(result),
-        position=narrative.position(result),
-        permuted=narrative.permuted(result),
+        # whether the options were shown in a random order, and whether they are numbered A, B, C, ...
+        permuted=result.settings.get("permute") is not None,
+        lettered="".join(result.answers) == ascii_uppercase[: len(result.answers)],
         headline=narrative.headline(result),
-        warnings=narrative.warnings(result),
-        notes=narrative.notes(result),
+        only_label=one_label(result),
+        few_items=FEW_ITEMS,
+        few_groups=few_groups(result),
+        all_answers=all_answers(result).path,
         alpha=narrative.ALPHA,
         tested=any(part.calibrated_pvalue is not None for part in result.parts),
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words
@@ -71,7 +76,6 @@ def environment() -> Environment:
     )
     templates.filters.update(visible=visible)
     templates.tests["number"] = lambda piece: isinstance(piece, Number)
-    templates.tests["quoted"] = lambda piece: isinstance(piece, Quoted)
     return templates
 
 

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -113,17 +114,13 @@ def plot_reliability(
         if curve is not None:
             band = "" if curve.level is None else f", {level_percent(curve.level)} band"
             _reliability_line(axes, curve, 0, f"curve{band}")
-        dots = [
-            (one.predicted, one.observed, 12 + 260 * one.share)
-            for one in bins
-            if one.predicted is not None and one.observed is not None and one.share is not None
-        ]
+        dots = [(one.predicted, one.observed, one.share) for one in bins if one.observed is not None]
         if dots:
-            predicted, observed, sizes = zip(*dots, strict=True)
+            predicted, observed, shares = np.array(dots, float).T
             axes.scatter(
                 predicted,
                 observed,
-                s=sizes,
+                12 + 260 * shares,
                 facecolors=[(series(0), 0.35)],
                 edgecolors=series(0),
                 linewidths=1.0,
@@ -232,12 +229,16 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
     """
     shown = sorted(parts, key=lambda part: -part.items)[:_MOST_PARTS] if len(parts) > _MOST_PARTS else parts
     with drawing(ax, WIDTH, max(1.7, 1.0 + 0.25 * len(shown))) as axes:
+        notes = [f"the {len(shown)} largest of {len(parts)} parts"] if len(shown) < len(parts) else []
+        if any(part.few for part in shown):
+            notes.append("hollow: few items")
         if overall is not None and overall.value is not None:
+            notes.append("dashed: all items")
             axes.axvline(overall.value, color=ink(SOFT), linewidth=1.0, linestyle=DASHES[1])
             if overall.low is not None and overall.high is not None:
                 axes.axvspan(overall.low, overall.high, color=ink(FAINT), linewidth=0)
+        color = series(0)
         for row, part in enumerate(shown):
-            color = series(0)
             if part.ece.low is not None and part.ece.high is not None:
                 style = ":" if part.few else "-"
                 axes.hlines(row, part.ece.low, part.ece.high, color=color, linewidth=1.4, linestyle=style)
@@ -245,9 +246,8 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
                 axes.text(0, row, " unknown", va="center", color=ink(FIRM), fontsize=_SMALL)
             else:
                 face = "none" if part.few else color
-                axes.plot(
-                    part.ece.value, row, "o", markersize=5.5, markerfacecolor=face, markeredgecolor=color
-                )
+                how: dict[str, Any] = {"markersize": 5.5, "markerfacecolor": face, "markeredgecolor": color}
+                axes.plot(part.ece.value, row, "o", **how)
         axes.set_yticks(range(len(shown)), [f"{short_name(part.name)}  ({part.items:,})" for part in shown])
         for tick in axes.get_yticklabels():
             tick.set_parse_math(False)
@@ -255,12 +255,7 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
         axes.set_xlim(left=0)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
-        said = [
-            f"the {len(shown)} largest of {len(parts)} parts" if len(shown) < len(parts) else "",
-            "hollow: few items" if any(part.few for part in shown) else "",
-            "dashed: all items" if overall is not None and overall.value is not None else "",
-        ]
-        words = textwrap.fill("; ".join(filter(None, said)), 40)
+        words = textwrap.fill("; ".join(notes), 40)
         axes.set_title(words, loc="right", color=ink(FIRM), fontsize=_SMALL)
     return axes
 
@@ -281,42 +276,31 @@ class Drawing:
 def draw(result: AuditResult) -> tuple[Drawing, ...]:
     """Every figure that a result has numbers for, in the order of the report."""
     words, bins, curve = wording_of(result), result.bins, shown_curve(result)
-    drawn = [
-        (
-            "calibration-curve",
-            alt_text.calibration_curve(bins, result.ece),
-            plot_calibration_curve(bins, ece=result.ece, words=words),
-        )
-    ]
+    axes = plot_calibration_curve(bins, ece=result.ece, words=words)
+    drawn = [("calibration-curve", alt_text.calibration_curve(bins, result.ece), axes)]
     if curve is not None or any(one.observed is not None for one in bins):
-        title = alt_text.reliability(curve, bins, words)
-        drawn.append(("reliability", title, plot_reliability(curve, bins=bins, words=words)))
+        axes = plot_reliability(curve, bins=bins, words=words)
+        drawn.append(("reliability", alt_text.reliability(curve, bins, words), axes))
     if result.confidence is not None:
-        title = alt_text.confidence(result.confidence, words)
-        drawn.append(("confidence", title, plot_confidence(result.confidence, words=words)))
+        axes = plot_confidence(result.confidence, words=words)
+        drawn.append(("confidence", alt_text.confidence(result.confidence, words), axes))
     if result.operating:
-        title = alt_text.operating(result.operating, words)
-        drawn.append(("operating", title, plot_operating(result.operating, words=words)))
-    thresholds = [row.threshold for row in result.operating]
-    for one in result.costs:
-        if one.cost_fp != one.cost_fn:  # equal costs are 1 - accuracy, which is drawn already
-            name, title = f"cost-{one.cost_fp:g}-{one.cost_fn:g}", alt_text.cost(thresholds, one, words)
-            drawn.append((name, title, plot_cost(thresholds, one, words=words)))
+        axes = plot_operating(result.operating, words=words)
+        drawn.append(("operating", alt_text.operating(result.operating, words), axes))
     if result.parts:
-        drawn.append(("parts", alt_text.parts(result.parts), plot_parts(result.parts, overall=result.ece)))
+        axes = plot_parts(result.parts, overall=result.ece)
+        drawn.append(("parts", alt_text.parts(result.parts), axes))
     return tuple(Drawing(name, title, root_figure(axes)) for name, title, axes in drawn)
 
 
 def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]:
     """Write each figure as PNG and SVG; the same numbers give the same bytes."""
-    into = Path(folder)
     written = []
     for one in drawings:
         for kind in ("png", "svg"):
-            path = into / f"{one.name}.{kind}"
-            with atomic_write(path) as draft:
+            written.append(Path(folder) / f"{one.name}.{kind}")
+            with atomic_write(written[-1]) as draft:
                 draft.write_bytes(file_bytes(one.figure, kind))
-            written.append(path)
     return written
 
 
@@ -327,13 +311,11 @@ def _gap_axes(axes: Axes, words: Wording) -> None:
 
 
 def _gap_bar(axes: Axes, one: Bin, left: float, right: float, color: str) -> None:
-    width = right - left
-    axes.bar(left + width / 2, float(one.gap), 0.86 * width, color=color, zorder=2)
-    low, high = one.gap.low, one.gap.high
-    if low is not None and high is not None:
-        middle = left + width / 2
-        axes.vlines(middle, low, high, color=ink(FULL), linewidth=1.1, zorder=3)
+    width, middle = right - left, (left + right) / 2
+    axes.bar(middle, float(one.gap), 0.86 * width, color=color, zorder=2)
+    if (low := one.gap.low) is not None and (high := one.gap.high) is not None:
         cap = min(0.12 * width, 0.02)
+        axes.vlines(middle, low, high, color=ink(FULL), linewidth=1.1, zorder=3)
         axes.hlines([low, high], middle - cap, middle + cap, color=ink(FULL), linewidth=1.1, zorder=3)
 
 

@@ -155,14 +155,7 @@ class Numbers:
         return (self.show(f"{path}.value", form) + Markup(" ") + self.between(path, form)).strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Quoted:
-    """Text from outside, shown verbatim."""
-
-    text: str
-
-
-Piece: TypeAlias = str | Number | Quoted
+Piece: TypeAlias = str | Number
 Sentence: TypeAlias = tuple[Piece, ...]
 
 

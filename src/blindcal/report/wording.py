@@ -21,7 +21,7 @@ class Wording:
     them, ``of_sides`` in a sentence, and ``missing`` if there are none. ``errors`` are the two wrong
     decisions; the one that a higher threshold avoids comes first. ``rates`` are the fields of an
     `OperatingPoint` to draw, with their names, and ``decided`` is a sentence about two of them, by their
-    fields. In the other sentences, ``{yes}`` and ``{no}`` are the answer words.
+    fields. In ``asked_for``, ``{yes}`` and ``{no}`` are the answer words.
     """
 
     several: bool
@@ -39,11 +39,6 @@ class Wording:
     decisions: str
     decided: str
     asked_for: str
-    invalid: str
-    other_label: str
-    outside: str
-    reversed: str
-    unordered: str
 
 
 TWO_ANSWERS = Wording(
@@ -62,14 +57,6 @@ TWO_ANSWERS = Wording(
     decisions="Precision, recall and accuracy at each threshold",
     decided="precision is {precision:.0%} and recall is {recall:.0%}",
     asked_for="“{yes}” or “{no}”",
-    invalid="were neither “{yes}” nor “{no}”",
-    other_label="the other",
-    outside="first words that are neither “{yes}” nor “{no}”. The confidence compares only these two.",
-    reversed="It is more confident in “{yes}” where that is wrong than where it is right (AUROC "
-    "{auroc.low:three} to {auroc.high:three}). Are the labels or the two answer words swapped?",
-    unordered="It may be no better than a coin flip at telling positive items from negative ones (AUROC "
-    "{auroc.low:three} to {auroc.high:three}). If so, no threshold makes its answers useful, however well "
-    "calibrated they are.",
 )
 TOP_LABEL = Wording(
     several=True,
@@ -87,14 +74,6 @@ TOP_LABEL = Wording(
     decisions="Share of right answers, and share of questions answered, at each threshold",
     decided="{positive_rate:.0%} are answered, and {precision:.0%} of these answers are right",
     asked_for="one of those asked for",
-    invalid="were none of those asked for",
-    other_label="another",
-    outside="first words that are none of the answers. The confidence compares only the answers.",
-    reversed="It is more confident in its wrong answers than in its right ones (AUROC {auroc.low:three} to "
-    "{auroc.high:three}). Are the labels in the order of the answers?",
-    unordered="Its confidence may be no better than a coin flip at telling right answers from wrong ones "
-    "(AUROC {auroc.low:three} to {auroc.high:three}). If so, no threshold on it makes the answers more "
-    "reliable.",
 )
 
 

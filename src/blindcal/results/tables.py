@@ -44,7 +44,7 @@ FILES = {
     "curve": "reliability",
     "confidence": "confidence",
 }
-"""The file of each table that has one: the name of its figure."""
+"""The file of each table that has one; that of a figure has the name of the figure."""
 ANSWERS_FILE = "answers.csv"
 _DIGITS = {"temperature": "g", "seconds": ""}  # of the numbers in answers.csv; nine elsewhere
 
@@ -122,7 +122,7 @@ def _cells(record: Any) -> Iterator[tuple[str, Any]]:
 
 
 def write_tables(findings: Findings, answers: Sequence[str], folder: str | Path) -> list[Path]:
-    """Write the table behind each figure as CSV; an empty cell is an unknown value."""
+    """Write each table as CSV; an empty cell is an unknown value."""
     tables = tables_of(findings, answers)
     written = []
     for name, file in FILES.items():

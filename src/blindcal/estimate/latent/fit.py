@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, wraps
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.linalg import eigh
@@ -16,6 +15,7 @@ from blindcal.estimate.findings import (
     COSTS,
     HISTOGRAM_BINS,
     LEANING,
+    NOTHING,
     OVERCONFIDENCE,
     THRESHOLDS,
     Bin,
@@ -30,19 +30,18 @@ from blindcal.estimate.findings import (
     gap_bins,
     histogram,
     share_around,
-    widened,
 )
-from blindcal.estimate.grid import CELLS, EDGES_P, MID_P, MID_S, edge_of_threshold, memberships
+from blindcal.estimate.grid import CELLS, EDGES_S, MID_P, MID_S, edge_of_threshold, memberships
+from blindcal.estimate.latent import bounds
 from blindcal.estimate.latent import functionals as of
-from blindcal.estimate.latent.bounds import error_bounds
 from blindcal.estimate.latent.model import Ensemble, link_scores
 from blindcal.estimate.latent.operating import (
     GRID_SHIFTS,
     GRID_THRESHOLDS,
+    BoolArray,
     ChosenThreshold,
     Decisions,
     RateFunction,
-    ShownDecisions,
     check_costs,
     choose_threshold,
     cost_curve,
@@ -62,38 +61,10 @@ from blindcal.estimate.uncertainty import (
 )
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
 
-# Items of a label beyond a threshold are shown if the answers would be less likely without them, by this many
-# units of log-likelihood: half the 95% point of chi-square with one degree of freedom.
-_CLEARLY_THERE = 1.92
-_WIDE = 0.25  # widest range of probability without a threshold that the smooth density is trusted to bridge
-_Given = ParamSpec("_Given")
-_Estimated = TypeVar("_Estimated")
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
 
 
-def _for_all_noise(
-    estimate: Callable[Concatenate[Any, _Given], _Estimated],
-) -> Callable[Concatenate[Any, _Given], _Estimated]:
-    """Widen the intervals of an estimate to include those of the fits for other plausible noise."""
-
-    @wraps(estimate)
-    def widened_estimate(fit: Any, /, *args: _Given.args, **options: _Given.kwargs) -> _Estimated:
-        each = (estimate(one, *args, **options) for one in (fit, *fit.others))
-        return widened(*each)
-
-    return widened_estimate
-
-
-@dataclass(frozen=True, slots=True)
-class BrierParts:
-    """The decomposition of the Brier score: score = reliability - resolution + uncertainty."""
-
-    reliability: Estimate
-    resolution: float
-    uncertainty: float
-
-
-@dataclass(frozen=True, repr=False, eq=False)
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class LatentFit:
     """A fit, from which all estimates are computed, with ``bin_count`` bins and intervals at ``level``.
 
@@ -111,9 +82,7 @@ class LatentFit:
     bin_count: int = 5
     level: float = 0.95
     others: tuple[LatentFit, ...] = ()
-
-    least_threshold: ClassVar[float] = 0.0
-    """The lowest threshold that is worth choosing."""
+    by_margin: bool = False
 
     def __repr__(self) -> str:
         return f"LatentFit({self.items:,} items, {self.queries:,} queries, ECE {self._ece:.4f})"
@@ -124,8 +93,19 @@ class LatentFit:
             self,
             bin_count=self.bin_count if bins is None else whole(bins, "bins"),
             level=self.level if level is None else fraction(level, "level"),
-            others=tuple(one.at(bins=bins, level=level) for one in self.others),
+            others=tuple(other.at(bins=bins, level=level) for other in self.others),
         )
+
+    @property
+    def deployable(self) -> LatentFit:
+        """The fit whose thresholds one query can decide by.
+
+        With more than two answers one query tests the margin over the strongest other answer, not f
+        (METHOD 8): this fit then has the margins in place of the log-odds, unless none were tested.
+        """
+        if self.patterns.axis.direct:
+            return self
+        return replace(self, by_margin=True, others=tuple(other.deployable for other in self.others))
 
     @property
     def items(self) -> int:
@@ -142,20 +122,11 @@ class LatentFit:
         """Number of invalid answers."""
         return self.problem.invalid
 
-    @property
-    def jitter(self) -> float:
-        """The endpoint's noise on the log-odds of threshold queries."""
-        return self.noise.jitter
-
-    @property
-    def deployable(self) -> LatentFit:
-        """The fit whose thresholds one query can decide by."""
-        return self
-
     @cached_property
     def population(self) -> FloatArray:
         """The population's joint table over (label, log-odds), label 0 first."""
-        return self.patterns.axis.to_log_odds(self.ensemble.table)
+        table = self.ensemble.table
+        return table if self.by_margin else self.patterns.axis.to_log_odds(table)
 
     @cached_property
     def sample(self) -> FloatArray:
@@ -165,7 +136,7 @@ class LatentFit:
     @property
     def draws(self) -> FloatArray:
         """Joint tables of the population, refitted to resampled items with randomised priors."""
-        return self.resampling.draws
+        return self.resampling.over_margins if self.by_margin else self.resampling.draws
 
     def findings(self, *, brief: bool = False) -> Findings:
         """Everything that a result shows; ``brief`` gives only what the result of a part shows."""
@@ -194,7 +165,6 @@ class LatentFit:
     # -- calibration ---------------------------------------------------------------------------
 
     @property
-    @_for_all_noise
     def ece(self) -> Estimate:
         """Binned expected calibration error of the sample, an estimate of ``binned_ece`` of the hidden f.
 
@@ -204,12 +174,6 @@ class LatentFit:
         return self._absolute_sum(self._ece, lambda table: of.gaps(table, self.bin_count))
 
     @property
-    def top_label_ece(self) -> Estimate:
-        """ECE with bins of the confidence in the given answer; it has no interval."""
-        return Estimate(float(np.abs(of.top_label_gaps(self.sample, self.bin_count)).sum()))
-
-    @property
-    @_for_all_noise
     def tce(self) -> Estimate:
         """True calibration error E|E[Y|f] - f| of the population."""
         return self._absolute_sum(float(of.tce(self.population)), of.cell_gaps)
@@ -220,31 +184,24 @@ class LatentFit:
         return of.gaps(self.sample, self.bin_count)
 
     @property
-    @_for_all_noise
     def bins(self) -> tuple[Bin, ...]:
         """The bins with their signed gaps and intervals, and the sample's shares and means."""
         negative, positive = of.by_label(self.sample)
         both, within = negative + positive, memberships(self.bin_count)
-        return filled_bins(self._gap_bins(), both @ within, (both * MID_P) @ within, positive @ within)
-
-    def _gap_bins(self) -> tuple[Bin, ...]:
-        if not self.resampling.size:
-            return bare_bins(self.gaps)
-        edges = bin_edges(self.bin_count)
-        low, high = self._ends(lambda tables: of.gaps(tables, self.bin_count), edges[:-1] - 1, edges[1:])
-        return gap_bins(
-            Estimate(float(gap), float(a), float(b), self.level)
-            for gap, a, b in zip(self.gaps, low, high, strict=True)
-        )
+        bins = bare_bins(self.gaps)
+        if self.resampling.size:
+            edges = bin_edges(self.bin_count)
+            ends = self._ends(lambda tables: of.gaps(tables, self.bin_count), edges[:-1] - 1, edges[1:])
+            columns = zip(self.gaps.tolist(), *(end.tolist() for end in ends), strict=True)
+            bins = gap_bins(Estimate(gap, low, high, self.level) for gap, low, high in columns)
+        return filled_bins(bins, both @ within, (both * MID_P) @ within, positive @ within)
 
     @property
-    @_for_all_noise
     def overconfidence(self) -> Estimate:
         """Mean confidence in the given answer minus the share of correct answers."""
         return self._scalar(lambda tables: of.gaps(tables, 2) @ OVERCONFIDENCE, least=-0.5)
 
     @property
-    @_for_all_noise
     def leaning(self) -> Estimate:
         """Mean probability of the positive answer minus the share of positive labels."""
         return self._scalar(lambda tables: of.gaps(tables, 2) @ LEANING, least=-1.0)
@@ -259,7 +216,6 @@ class LatentFit:
         """Reliability curve E[Y|f] with a pointwise band, in steps of 0.01 and finer at the ends."""
         return self.curve_at(_CURVE_POINTS)
 
-    @_for_all_noise
     def curve_at(self, f: ArrayLike) -> Curve:
         """Reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
         self._need_both_labels("curve")  # with one label alone it would be flat for any model
@@ -280,8 +236,8 @@ class LatentFit:
         increase the variance where their members agree more than by chance. Of several plausible readings of
         the answers, the one that is most in favour counts.
         """
-        read = [self.patterns, *(one.patterns for one in self.resampling.alternatives)]
-        return max([*map(self._pvalue, read), *(one.calibrated_pvalue for one in self.others)])
+        readings = [self.patterns, *(other.patterns for other in self.resampling.alternatives)]
+        return max([*map(self._pvalue, readings), *(other.calibrated_pvalue for other in self.others)])
 
     def _pvalue(self, patterns: Patterns) -> float:
         departures = link_scores(patterns)
@@ -304,36 +260,22 @@ class LatentFit:
         return of.accuracy(tables)
 
     @property
-    @_for_all_noise
     def accuracy(self) -> Estimate:
         """Share of items whose greedy answer without a shift is correct."""
         return self._scalar(self.accuracy_of)
 
     @property
-    @_for_all_noise
     def auroc(self) -> Estimate:
         """Area under the ROC curve; it needs items of both labels."""
         self._need_both_labels("auroc")
         return self._scalar(of.auroc)
 
     @property
-    @_for_all_noise
     def brier(self) -> Estimate:
         """Brier score."""
         return self._scalar(of.brier)
 
     @property
-    @_for_all_noise
-    def brier_parts(self) -> BrierParts:
-        """Decomposition of the Brier score, with the reliability of the fitted curve."""
-        reliability = self._scalar(of.reliability, of_sample=False)
-        prevalence = float(of.prevalence(self.sample))
-        uncertainty = prevalence * (1 - prevalence)
-        resolution = float(reliability) + uncertainty - float(of.brier(self.sample))
-        return BrierParts(reliability, resolution, uncertainty)
-
-    @property
-    @_for_all_noise
     def log_loss(self) -> Estimate:
         """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13.
 
@@ -343,7 +285,7 @@ class LatentFit:
         value, most = float(of.log_loss(self.sample)), float(MID_S[-1])
         if not self.resampling.size:
             return Estimate(value)
-        first, last = self.patterns.told_apart()
+        first, last = bounds.told_apart(self.patterns)
         cells = np.arange(CELLS)
         lowest = MID_S[np.where(cells < first, 0, np.minimum(cells, last))]
         highest = MID_S[np.where(cells > last, CELLS - 1, np.maximum(cells, first))]
@@ -352,13 +294,6 @@ class LatentFit:
         return Estimate(value, float(low), float(high), self.level)
 
     @property
-    @_for_all_noise
-    def label_share(self) -> Estimate:
-        """Share of items whose label is positive."""
-        return self._scalar(of.prevalence)
-
-    @property
-    @_for_all_noise
     def mean_confidence(self) -> Estimate:
         """Mean probability of the positive answer."""
         return self._scalar(of.mean_confidence)
@@ -433,19 +368,18 @@ class LatentFit:
             confidence=confidence,
             level=self.level,
             max_shift=max_shift,
-            least=self.least_threshold,
+            least=0.5 if self.by_margin else 0.0,  # the answer given always leads
         )
 
-    @_for_all_noise
     def next_precision(self, threshold: float, decisions: int) -> Estimate:
         """Share of the next ``decisions`` positive decisions at a threshold that will be right.
 
         Compare a deployed model with this interval. It is wider than that of the precision, which is for
         infinitely many decisions.
         """
-        here = self._own_decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
-        low, high = here.next_right(whole(decisions, "decisions"), self.level)
-        return Estimate(float(here.rates.precision[0]), float(low[0]), float(high[0]), self.level)
+        at = self._decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
+        low, high = at.next_right(whole(decisions, "decisions"), self.level)
+        return Estimate(float(at.rates.precision[0]), float(low[0]), float(high[0]), self.level)
 
     def _places(self, thresholds: ArrayLike) -> IntArray:
         t = np.asarray(thresholds, dtype=np.float64)
@@ -461,59 +395,31 @@ class LatentFit:
         return partial(self._decisions(what).at(places).estimates, level=self.level)
 
     def _decisions(self, what: str) -> Decisions:
-        return replace(
-            self._own_decisions(what), others=tuple(one._own_decisions(what) for one in self.others)
-        )
-
-    def _own_decisions(self, what: str) -> Decisions:
         self._need_both_labels(what)
         return Decisions(
-            decision_rates(self.population),
-            decision_rates(self.draws),
-            lambda tail: self.unseen(1 - 2 * tail),
-            self.patterns.tested_beyond(),
-            self.missed,
-            self._shown,
+            rates=decision_rates(self.population),
+            drawn=decision_rates(self.draws),
+            unseen=lambda tail: self.unseen(1 - 2 * tail),
+            tested=self._tested,
+            missed=self.missed,
+            shown=self._shown,
+            others=tuple(other._decisions(what) for other in self.others),
         )
+
+    @property
+    def _tested(self) -> FloatArray:
+        """Number of answers beyond each inner edge."""
+        if not self.by_margin:
+            return bounds.answers_beyond(self.patterns)
+        shifts = self.problem.readings.shifts[self.problem.hard]
+        asked = np.searchsorted(EDGES_S[1:-1], np.sort(-shifts) + 1e-9)  # inner edges at or below each
+        return np.asarray(shifts.size - np.searchsorted(asked, np.arange(1, CELLS)), np.float64)
 
     @cached_property
-    def _shown(self) -> ShownDecisions | None:
+    def _shown(self) -> BoolArray | None:
         """Which decisions the answers show; not known if a cell of the fit is not one of the log-odds."""
-        if not self.patterns.axis.direct:
-            return None
-        edges = np.arange(1, CELLS)
-        return ShownDecisions(
-            true_positive=edges <= self._outermost(POSITIVE, above=True),
-            false_positive=edges <= self._outermost(NEGATIVE, above=True),
-            false_negative=edges >= self._outermost(POSITIVE, above=False),
-            true_negative=edges >= self._outermost(NEGATIVE, above=False),
-        )
-
-    def _outermost(self, label: int, *, above: bool) -> int:
-        """The outermost edge beyond which the answers show items of a label.
-
-        Without these items, the answers would be much less likely, even if the items were as near as the
-        edge allows.
-        """
-        patterns, table = self.patterns, self.ensemble.table
-
-        def likelihood(joint: FloatArray) -> float:
-            return float(patterns.counts @ np.log(patterns.mass(joint)))
-
-        best = likelihood(table)
-        shown, other = (0, CELLS) if above else (CELLS, 0)
-        while abs(other - shown) > 1:
-            edge = (shown + other) // 2
-            clipped = table.copy()
-            cells = clipped[label * CELLS : (label + 1) * CELLS]
-            beyond, nearest = (slice(edge, None), edge - 1) if above else (slice(edge), edge)
-            cells[nearest] += cells[beyond].sum()
-            cells[beyond] = 0.0
-            if best - likelihood(clipped) > _CLEARLY_THERE:
-                shown = edge
-            else:
-                other = edge
-        return shown
+        direct = self.patterns.axis.direct
+        return bounds.shown_decisions(self.patterns, self.ensemble.table) if direct else None
 
     # -- uncertainty -----------------------------------------------------------------------------
     #
@@ -522,32 +428,34 @@ class LatentFit:
     # answers do not make a model perfect.
 
     def _absolute_sum(self, value: float, signed: Callable[[FloatArray], FloatArray]) -> Estimate:
-        """A sum of absolute gaps with its interval.
+        """A sum of absolute gaps with its interval."""
+        if not self.resampling.size:
+            return Estimate(value)
+        ends = [fit._absolute_ends(signed) for fit in (self, *self.others)]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        return Estimate(value, low, high, self.level)
+
+    def _absolute_ends(self, signed: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
+        """The interval of a sum of absolute gaps, for this noise.
 
         If no threshold was asked in a wide range of probabilities, items may lie anywhere in it: the interval
         is widened by as much as that could change the sum. If every item was asked the same noisy question
         once, the interval includes the bounds of ``blindcal.estimate.latent.bounds``.
         """
-        if not self.resampling.size:
-            return Estimate(value)
         gaps = signed(self.population)
         interval = absolute_sum_interval(gaps, signed(self.draws), self.level)
         low, high = map(float, self._widened(*interval, np.abs(gaps).sum()))
-        low, high = low - self._unasked, high + self._unasked
-        if (bounds := error_bounds(self.patterns, self.level, self.resampling.units)) is not None:
-            low, high = min(low, bounds[0]), max(high, bounds[1])
-        return Estimate(value, max(0.0, low), min(1.0, high), self.level)
+        unasked = bounds.unasked(self.patterns, self.population)
+        low, high = low - unasked, high + unasked
+        if (limits := bounds.error_bounds(self.patterns, self.level, self.resampling.units)) is not None:
+            low, high = min(low, limits[0]), max(high, limits[1])
+        return max(0.0, low), min(1.0, high)
 
     def _scalar(
-        self,
-        quantity: Callable[[FloatArray], FloatArray],
-        *,
-        of_sample: bool = True,
-        least: float = 0.0,
-        most: float = 1.0,
+        self, quantity: Callable[[FloatArray], FloatArray], *, least: float = 0.0, most: float = 1.0
     ) -> Estimate:
-        """A quantity in [least, most] with its interval."""
-        value = float(quantity(self.sample if of_sample else self.population))
+        """A quantity of the sample, in [least, most], with its interval."""
+        value = float(quantity(self.sample))
         if not self.resampling.size:
             return Estimate(value)
         low, high = self._ends(quantity, least, most)
@@ -564,7 +472,11 @@ class LatentFit:
         share = self.missed.reshape(-1, *[1] * (drawn.ndim - 1))
         low = draw_quantile((1 - share) * drawn + share * least, tail)
         high = draw_quantile((1 - share) * drawn + share * most, 1 - tail)
-        return self._widened(low, high, quantity(self.population), least, most)
+        low, high = self._widened(low, high, quantity(self.population), least, most)
+        for other in self.others:
+            lowest, highest = other._ends(quantity, least, most)
+            low, high = np.minimum(low, lowest), np.maximum(high, highest)
+        return low, high
 
     def _widened(
         self,
@@ -596,18 +508,6 @@ class LatentFit:
         grouped = self.resampling.groups is not None
         return self.resampling.units if grouped else self.items - self.unanswered
 
-    @cached_property
-    def _unasked(self) -> float:
-        """The most by which items could change the sum of absolute gaps within ranges without a threshold."""
-        patterns = self.patterns
-        if patterns.curve_labels.size:  # a sampled or noisy answer depends on the whole range
-            return 0.0
-        asked = np.unique(np.concatenate([patterns.start, patterns.stop]) % CELLS)
-        edges = np.unique(np.concatenate([[0], asked, [CELLS]]))
-        width = np.diff(EDGES_P[edges])
-        mass = np.add.reduceat(self.population.reshape(2, CELLS).sum(axis=0), edges[:-1])
-        return float((mass * width)[width > _WIDE].sum())
-
     @property
     def invalid_bound(self) -> float:
         """The most by which ``ece`` could differ if every invalid answer had been valid.
@@ -638,3 +538,21 @@ class LatentFit:
     def _need_both_labels(self, what: str) -> None:
         if not self._has_both_labels:
             raise NotIdentifiedError(f"{what}: needs items of both labels, and all items here have one")
+
+
+class GivenFit(LatentFit):
+    """A fit in which the label is whether the answer given is right, and f the confidence in that answer."""
+
+    @staticmethod
+    def accuracy_of(tables: FloatArray) -> FloatArray:
+        """The share of right answers."""
+        return of.prevalence(tables)
+
+    @property
+    def overconfidence(self) -> Estimate:
+        """Mean confidence in the given answer minus the share of correct answers."""
+        return self.leaning
+
+    def findings(self, *, brief: bool = False) -> Findings:
+        """Everything that a result shows; no answer is the positive one that a model could lean to."""
+        return replace(super().findings(brief=brief), leaning=NOTHING)

@@ -15,8 +15,7 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import checks
 from blindcal.estimate.checks import ArrayLike, per_item
 from blindcal.estimate.latent.excess import excess_of
-from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.given_fit import GivenFit
+from blindcal.estimate.latent.fit import GivenFit, LatentFit
 from blindcal.estimate.latent.model import fit_ensemble
 from blindcal.estimate.latent.resampling import Alternative, Resampling
 from blindcal.estimate.problem import NoisePosterior, Problem

@@ -28,14 +28,6 @@ def gaps(table: FloatArray, bins: int) -> FloatArray:
     return np.asarray(cell_gaps(table) @ memberships(bins))
 
 
-def top_label_gaps(table: FloatArray, bins: int) -> FloatArray:
-    """Signed gaps with bins of the confidence in the given answer."""
-    high = memberships(bins) * (np.arange(CELLS) >= HALF)[:, None]
-    low = memberships(bins)[::-1] * (np.arange(CELLS) < HALF)[:, None]
-    signed = cell_gaps(table)
-    return np.asarray(signed @ high - signed @ low)
-
-
 def ece(table: FloatArray, bins: int) -> FloatArray:
     """Binned expected calibration error."""
     return np.asarray(np.abs(gaps(table, bins)).sum(axis=-1))
@@ -56,12 +48,6 @@ def brier(table: FloatArray) -> FloatArray:
     """Mean squared difference between f and the label."""
     negative, positive = by_label(table)
     return np.asarray((negative * MID_P**2 + positive * (1 - MID_P) ** 2).sum(axis=-1))
-
-
-def reliability(table: FloatArray) -> FloatArray:
-    """The Brier score's reliability term E (E[Y|f] - f)^2."""
-    share = np.maximum(table[..., :CELLS] + table[..., CELLS:], 1e-300)
-    return np.asarray((cell_gaps(table) ** 2 / share).sum(axis=-1))
 
 
 def log_loss(

@@ -7,11 +7,12 @@ follow from its resampled refits, widened by the unseen share.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ TESTED = 30
 #: Thresholds that can be deployed: the inner edges, each with a finite shift.
 GRID_THRESHOLDS: FloatArray = EDGES_P[1:-1]
 GRID_SHIFTS: FloatArray = -EDGES_S[1:-1]
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +90,30 @@ class Rates:
         """The rates at some of the thresholds."""
         return Rates(self.true_positive[..., places], self.false_positive[..., places], self.positives)
 
-    def joined_by(self, share: float | FloatArray, *, positive: bool, decided: bool) -> Rates:
-        """The rates if a ``share`` of the population had the same label and the same decision."""
-        rest = 1 - share
-        return Rates(
-            rest * self.true_positive + share * (positive and decided),
-            rest * self.false_positive + share * (not positive and decided),
-            rest * self.positives + share * positive,
-        )
-
     def joined_each_way(self, share: float | FloatArray) -> list[Rates]:
         """The rates if a ``share`` of the population had one label and one decision, for each of the four."""
-        ways = product((False, True), repeat=2)
-        return [self.joined_by(share, positive=p, decided=d) for p, d in ways]
+        rest = 1 - share
+        return [
+            Rates(
+                rest * self.true_positive + share * (positive and decided),
+                rest * self.false_positive + share * (not positive and decided),
+                rest * self.positives + share * positive,
+            )
+            for positive, decided in product((False, True), repeat=2)
+        ]
+
+    def without_unshown(self, shown: BoolArray) -> list[Rates]:
+        """The rates if there were no decisions of the kinds that are not ``shown``, singly and together."""
+        true_positive, false_positive, false_negative, true_negative = shown
+        fewer_right = np.where(true_positive, self.true_positive, 0.0)
+        more_right = np.where(false_negative, self.true_positive, self.positives)
+        fewer_wrong = np.where(false_positive, self.false_positive, 0.0)
+        more_wrong = np.where(true_negative, self.false_positive, 1 - self.positives)
+        return [
+            Rates(right, wrong, self.positives)
+            for right in (fewer_right, self.true_positive, more_right)
+            for wrong in (fewer_wrong, self.false_positive, more_wrong)
+        ]
 
 
 RateFunction = Callable[[Rates], FloatArray]
@@ -150,46 +164,15 @@ def decision_rates(tables: FloatArray) -> Rates:
     return Rates(true_positive[..., 1:], false_positive[..., 1:], prevalence(tables)[..., None])
 
 
-@dataclass(frozen=True, slots=True)
-class ShownDecisions:
-    """Whether the answers show, at each threshold, that there are decisions of each kind at all."""
-
-    true_positive: npt.NDArray[np.bool_]
-    false_positive: npt.NDArray[np.bool_]
-    false_negative: npt.NDArray[np.bool_]
-    true_negative: npt.NDArray[np.bool_]
-
-    def at(self, places: IntArray) -> ShownDecisions:
-        """The same at some of the thresholds."""
-        return ShownDecisions(
-            self.true_positive[places],
-            self.false_positive[places],
-            self.false_negative[places],
-            self.true_negative[places],
-        )
-
-    def possible(self, rates: Rates) -> list[Rates]:
-        """The rates if there were no decisions of the kinds that are not shown, one by one and together."""
-        positives, negatives = rates.positives, 1 - rates.positives
-        fewer_right = np.where(self.true_positive, rates.true_positive, 0.0)
-        more_right = np.where(self.false_negative, rates.true_positive, positives)
-        fewer_wrong = np.where(self.false_positive, rates.false_positive, 0.0)
-        more_wrong = np.where(self.true_negative, rates.false_positive, negatives)
-        return [
-            Rates(right, wrong, positives)
-            for right in (fewer_right, rates.true_positive, more_right)
-            for wrong in (fewer_wrong, rates.false_positive, more_wrong)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
     """The population's rates, those of its refits, and the unseen share.
 
     ``unseen(tail)`` is the largest share of the population that the sample misses with probability ``tail``.
     ``tested`` is the number of answers beyond each threshold, on its side of 1/2. ``missed`` is a share for
-    each refit that the sample misses. ``shown`` says which decisions the answers show, if that is known.
-    Bounds include those of ``others``, which are the same decisions if the noise is another plausible one.
+    each refit that the sample misses. ``shown`` has a row per kind (true and false positives, false and true
+    negatives) and says whether the answers show such decisions, if that is known. Bounds include those of
+    ``others``, the same decisions if the noise is another plausible one.
     """
 
     rates: Rates
@@ -197,22 +180,17 @@ class Decisions:
     unseen: Callable[[float], float]
     tested: FloatArray
     missed: FloatArray
-    shown: ShownDecisions | None = None
+    shown: BoolArray | None = None
     others: tuple[Decisions, ...] = ()
 
     def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
         """Bounds at each threshold; the quantity is outside each bound with probability ``tail`` at most."""
         drawn = self.drawn.joined_each_way(self.missed[:, None])
         each = [quantity(rates) for rates in drawn]
-        low = np.min([draw_quantile(one, tail) for one in each], axis=0)
-        high = np.max([draw_quantile(one, 1 - tail) for one in each], axis=0)
-        low, high = self._widened(quantity, tail, low, high)
-        for other in self.others:
-            lowest, highest = other.ends(quantity, tail)
-            known = np.isfinite(lowest) & np.isfinite(highest)
-            low = np.where(known, np.minimum(low, lowest), low)
-            high = np.where(known, np.maximum(high, highest), high)
-        return low, high
+        low = np.min([draw_quantile(x, tail) for x in each], axis=0)
+        high = np.max([draw_quantile(x, 1 - tail) for x in each], axis=0)
+        ends = self._widened(quantity, tail, low, high)
+        return _outer(ends, [other.ends(quantity, tail) for other in self.others])
 
     def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
         """The quantity at each threshold with its interval."""
@@ -239,12 +217,13 @@ class Decisions:
                 low, high = np.where(enough, low, middle), np.where(enough, middle, high)
             return high / decisions
 
-        return self._widened(QUANTITIES["precision"], tail, quantile(tail), quantile(1 - tail))
+        ends = self._widened(QUANTITIES["precision"], tail, quantile(tail), quantile(1 - tail))
+        return _outer(ends, [other.next_right(decisions, level) for other in self.others])
 
     def at(self, places: IntArray) -> Decisions:
         """The decisions at some of the thresholds."""
         rates, drawn = self.rates.at(places), self.drawn.at(places)
-        shown = None if self.shown is None else self.shown.at(places)
+        shown = None if self.shown is None else self.shown[:, places]
         others = tuple(other.at(places) for other in self.others)
         return replace(self, rates=rates, drawn=drawn, tested=self.tested[places], shown=shown, others=others)
 
@@ -258,9 +237,21 @@ class Decisions:
         """
         possible = self.rates.joined_each_way(self.unseen(tail))
         if self.shown is not None:
-            possible += self.shown.possible(self.rates)
+            possible += self.rates.without_unshown(self.shown)
         extremes = np.stack([quantity(rates) for rates in possible])
         return np.minimum(low, np.nanmin(extremes, axis=0)), np.maximum(high, np.nanmax(extremes, axis=0))
+
+
+def _outer(
+    ends: tuple[FloatArray, FloatArray], others: Sequence[tuple[FloatArray, FloatArray]]
+) -> tuple[FloatArray, FloatArray]:
+    """The outermost ends of several intervals at each threshold, of those that are known."""
+    low, high = ends
+    for lowest, highest in others:
+        known = np.isfinite(lowest) & np.isfinite(highest)
+        low = np.where(known, np.minimum(low, lowest), low)
+        high = np.where(known, np.maximum(high, highest), high)
+    return low, high
 
 
 def choose_threshold(
@@ -276,7 +267,9 @@ def choose_threshold(
     least: float = 0.0,
 ) -> ChosenThreshold:
     """Choose the threshold, from ``least`` up, for exactly one of: a precision, a recall, a pair of costs."""
-    costs = _costs(cost_fp, cost_fn)
+    if (cost_fp is None) != (cost_fn is None):
+        raise InputError("cost_fp, cost_fn: give both or none")
+    costs = None if cost_fp is None or cost_fn is None else check_costs(cost_fp, cost_fn)
     if (precision is not None) + (recall is not None) + (costs is not None) != 1:
         raise InputError(
             "choose_threshold: give exactly one of precision, recall, or both cost_fp and cost_fn"
@@ -290,7 +283,7 @@ def choose_threshold(
     thresholds, shifts = GRID_THRESHOLDS[usable], GRID_SHIFTS[usable]
     tail = None if confidence is None or costs is not None else 1 - confidence
 
-    def place(rates: Rates, reaches: npt.NDArray[np.bool_]) -> IntArray:
+    def place(rates: Rates, reaches: BoolArray) -> IntArray:
         """Index of the chosen threshold per table, -1 if none qualifies."""
         if costs is not None:
             return np.asarray(np.argmin(rates.cost(*costs), axis=-1))
@@ -309,11 +302,11 @@ def choose_threshold(
         shown = np.where(decisions.tested >= TESTED, decisions.ends(quantity, tail / 2)[0], 0.0)
     best = int(place(decisions.rates, shown >= goal))
     if best < 0:
-        worth = decisions.rates.recall > (_RARE if name == "precision" else -1)
-        raise NotIdentifiedError(_out_of_reach(name, goal, estimated[worth], shown[worth], confidence))
+        useful = decisions.rates.recall > (_RARE if name == "precision" else -1)
+        raise NotIdentifiedError(_no_threshold(name, goal, estimated[useful], shown[useful], confidence))
     ends = []
-    for one in (decisions, *decisions.others):
-        repeated = place(one.drawn, quantity(one.drawn) >= goal)
+    for each in (decisions, *decisions.others):
+        repeated = place(each.drawn, quantity(each.drawn) >= goal)
         ends.append(percentile_interval(np.where(repeated < 0, 1.0, thresholds[repeated]), level))
     estimates = partial(decisions.at(np.array([best])).estimates, level=level)
     at = slice(best, best + 1)
@@ -327,10 +320,10 @@ def choose_threshold(
     )
 
 
-def _out_of_reach(
+def _no_threshold(
     name: str, goal: float, estimated: FloatArray, shown: FloatArray, confidence: float | None
 ) -> str:
-    most, surely = (int(1000 * one.max(initial=0.0)) / 1000 for one in (estimated, shown))  # rounded down
+    most, surely = (int(1000 * x.max(initial=0.0)) / 1000 for x in (estimated, shown))  # rounded down
     if confidence is None or most < goal:
         return f"{name}: no threshold reaches {goal}; the highest within reach is {most:.3f}"
     return (
@@ -338,14 +331,6 @@ def _out_of_reach(
         f"among thresholds that at least {TESTED} answers test, the highest is {surely:.3f}. Audit more "
         "items, lower the goal or the confidence, or go by the estimate alone"
     )
-
-
-def _costs(cost_fp: float | None, cost_fn: float | None) -> tuple[float, float] | None:
-    if cost_fp is None and cost_fn is None:
-        return None
-    if cost_fp is None or cost_fn is None:
-        raise InputError("cost_fp, cost_fn: give both or none")
-    return check_costs(cost_fp, cost_fn)
 
 
 def check_costs(cost_fp: float, cost_fn: float) -> tuple[float, float]:

@@ -50,11 +50,15 @@ class Resampling:
     @cached_property
     def draws(self) -> FloatArray:
         """Joint tables of the population over (label, log-odds), one per refit."""
-        return np.concatenate([axis.to_log_odds(tables) for axis, tables in self.by_axis])
+        return np.concatenate([axis.to_log_odds(tables) for axis, tables in self._by_axis])
+
+    @property
+    def over_margins(self) -> FloatArray:
+        """The same over (label, cell of the fit)."""
+        return np.concatenate([tables for _, tables in self._by_axis])
 
     @cached_property
-    def by_axis(self) -> tuple[tuple[Axis, FloatArray], ...]:
-        """The refits of each reading, as joint tables over (label, cell)."""
+    def _by_axis(self) -> tuple[tuple[Axis, FloatArray], ...]:
         if not self.size:
             raise NotIdentifiedError("this fit was made without resamples, so nothing tells how sure it is")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)

@@ -5,26 +5,20 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from blindcal.auditing.audit import audit
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
 from blindcal.items import catalogue
 from blindcal.items.catalogue import SETS, DataSet, HubDataSet, open_items
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
-from blindcal.settings import Settings
-from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Server, running
-from commanding import blindcal
+from blindcal.text import listed
+from commanding import blindcal, refusal
 from paths import SHARED
 
 BOOLQ: list[dict[str, Any]] = [
@@ -61,13 +55,11 @@ def put(path: Path, rows: list[dict[str, Any]]) -> None:
 
 BOOLQ_FORMS = {
     "boolq_validation.jsonl.gz": BOOLQ,
-    "boolq_validation.csv": BOOLQ,
     "dev.jsonl": BOOLQ,  # as its authors distribute it; then SuperGLUE's, and the Hub's
     "BoolQ/val.jsonl": [
         {**row, "idx": k, "label": row["answer"]} for k, row in enumerate(BOOLQ)
     ],  # SuperGLUE
     "data/validation-00000-of-00001.parquet": BOOLQ,
-    "boolq/validation-00000-of-00001.parquet": [{**row, "label": int(row["answer"])} for row in BOOLQ],
 }
 
 
@@ -115,54 +107,6 @@ def test_mmlu_is_the_same_in_every_form(name: str, tmp_path: Path) -> None:
     assert found[12]["id"] == "virology/0/A"
     assert (found[5]["group"], found[5]["subject"], found[5]["choice"]) == ("anatomy/1", "anatomy", "x")
     assert [row["label"] for row in found[:12]] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0]
-
-
-def test_a_wrong_file_is_refused(tmp_path: Path) -> None:
-    """Another split, a row without what is needed, a missing folder: each is named with the set."""
-    put(tmp_path / "boolq_validation.jsonl", BOOLQ)
-    with pytest.raises(InputError, match="boolq: has 3,270 rows and not 6: this is another split"):
-        list(SETS["boolq"].records(tmp_path))
-    put(tmp_path / "mmlu_test.jsonl", BOOLQ)
-    with pytest.raises(InputError, match=r"mmlu: a row lacks 'subject' \(it has: question, passage, answer"):
-        list(SETS["mmlu"].records(tmp_path))
-    with pytest.raises(InputError, match=r"^mmlu: data_dir=.*none': no such folder"):
-        open_items("mmlu", RecordFormat(data_dir=str(tmp_path / "none")))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"holds none of the set.s files; blindcal looks for mmlu_test\.\*"):
-        open_items("mmlu", RecordFormat(data_dir=str(tmp_path / "empty")))
-    bad = [{**MMLU[0], "answer": "E"}]
-    put(tmp_path / "mmlu_test.jsonl", bad)
-    with pytest.raises(InputError, match="an answer must be 0 to 3 or A to D, not 'E'"):
-        list(replace(SETS["mmlu"], rows=1).records(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "words"), [("boolq", 3270, "True/False"), ("mmlu", 56168, "Yes/No")]
-)
-def test_the_real_sets_join_recorded_logits(name: str, size: int, words: str) -> None:
-    """Ids and labels of the full sets are those of logits recorded elsewhere, in the same order."""
-    logits = SHARED / "logits" / f"smollm2__{name}__logits.csv.gz"
-    if not logits.exists() or not (SHARED / "data").is_dir():
-        pytest.skip("the full sets and recorded logits are not here (../shared)")
-    with gzip.open(logits, "rt", newline="") as file:
-        recorded = [(row["id"], int(row["label"])) for row in csv.DictReader(file)]
-    found = list(SETS[name].records(SHARED / "data"))
-    assert [(row["id"], int(row["label"])) for row in found] == recorded
-    assert len(found) == size
-    assert found[0]["answer_words"] == words
-    first = RecordFormat(template=SETS[name].template).item(found[0], 0).messages[0].content
-    if name == "boolq":
-        assert first.startswith("Passage: All biomass goes through")
-        assert first.endswith(
-            "\nQuestion: does ethanol take more energy make that produces?\nAnswer True or False."
-        )
-    else:
-        assert len({row["group"] for row in found}) == 14042
-        assert len({row["subject"] for row in found}) == 57
-        assert first == (
-            "Question: Find the degree for the given field extension Q(sqrt(2), sqrt(3), sqrt(18)) over Q.\n"
-            "Proposed answer: 0\nIs the proposed answer correct? Reply only with Yes or No."
-        )
 
 
 # Hugging Face's datasets
@@ -232,20 +176,6 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         open_items("hf:x/y")
 
 
-def test_without_a_network_the_local_way_is_named(tmp_path: Path) -> None:
-    """Where the Hub cannot be reached, the command ends with one line that names the setting data_dir."""
-    pytest.importorskip("datasets")
-    command = [sys.executable, "-c", "from blindcal.cli import main; main()", "items", "boolq"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 1
-    _, error = done.stderr.splitlines()  # that it is being fetched, and that it is not
-    assert error.startswith(
-        "error: boolq: hf:google/boolq@validation: the Hugging Face Hub cannot be reached"
-    )
-    assert "name their folder: --set data_dir=VALUE for a set that blindcal knows" in error
-
-
 # Names and words, in audits and on the command line
 
 
@@ -262,14 +192,6 @@ def test_unknown_names_list_what_exists(tmp_path: Path) -> None:
         open_items("builtin", RecordFormat(data_dir="x"))
 
 
-def test_a_file_goes_before_a_set_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies there under the very name is what is meant."""
-    monkeypatch.chdir(tmp_path)
-    assert catalogue.is_name("boolq")
-    Path("boolq").write_text("")
-    assert not catalogue.is_name("boolq")
-
-
 def test_the_list_names_every_set() -> None:
     """Without a name the command says which there are, in words and as JSON."""
     shown = blindcal("items").output
@@ -279,46 +201,121 @@ def test_the_list_names_every_set() -> None:
     assert (listed[2]["name"], listed[2]["answers"]) == ("mmlu-choices", ["A", "B", "C", "D"])
 
 
-def test_a_set_is_audited_by_name_or_file_with_its_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named, or written to a file first, a set has the same items, answer words and order of options."""
+    put(tmp_path / "boolq_validation.jsonl", BOOLQ)
+    put(tmp_path / "mmlu_test.jsonl", MMLU)
+    for name, words in (("boolq", ("True", "False")), ("mmlu-choices", ("A", "B", "C", "D"))):
+        monkeypatch.setitem(SETS, name, small(name))
+        out = tmp_path / f"{name}.jsonl"
+        written = blindcal("items", name, "--set", f"data_dir={tmp_path}", "--out", out)
+        assert f"6 questions in {out}; the answers are {listed(words)}" in written.stderr
+        for permute in (None, 5 if len(words) > 2 else None):
+            named = open_items(name, RecordFormat(data_dir=str(tmp_path), permute=permute))
+            filed = load(out, RecordFormat(permute=permute))
+            assert (list(filed), filed.digest, filed.words) == (list(named), named.digest, words)
+    assert open_items("mmlu-choices", RecordFormat(data_dir=str(tmp_path)))[3].messages[0].content == (
+        "The following is a multiple choice question about virology.\n\nvirology 0?\n"
+        "A. w\nB. x\nC. y\nD. z\nReply only with the letter of the right answer.\nAnswer:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("boolq", BOOLQ, "boolq: has 3,270 rows and not 6: this is another split"),
+        ("mmlu", BOOLQ, r"mmlu: a row lacks 'subject' \(it has: question, passage, answer"),
+        ("mmlu", [{**row, "answer": "E"} for row in MMLU], "an answer must be 0 to 3 or A to D, not 'E'"),
+        ("mmlu", [], r"holds none of the set.s files; blindcal looks for mmlu_test\.\*"),
+        ("mmlu", None, r"^mmlu: data_dir=.*none': no such folder"),
+    ],
+)
+def test_a_wrong_file_is_refused(
+    name: str,
+    rows: list[dict[str, Any]] | None,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer words travel with the set; named or written to a file first, the audit is the same."""
-    rows = [{**BOOLQ[k % 6], "question": f"is {k} odd", "answer": k % 3 == 0} for k in range(40)]
-    put(tmp_path / "boolq_validation.jsonl", rows)
-    monkeypatch.setitem(SETS, "boolq", replace(SETS["boolq"], rows=40))
-    out = tmp_path / "boolq.jsonl"
-    written = blindcal("items", "boolq", "--set", f"data_dir={tmp_path}", "--out", out)
-    assert "40 questions in" in written.output
-    assert "the answers are True and False" in written.output
-    items = load(out)
-    asked = list(items)
-    p = np.random.default_rng(0).random(40)
-    recording = Recording.from_probabilities([i.id for i in asked], p, positive="True", negative="False")
-    with running(Server(recording, asked)) as server:
-        common: dict[str, Any] = {"model": "replay", "base_url": server.base_url, "resamples": 30}
-        by_file = audit(out, Settings(**common), out=tmp_path / "a")
-        by_name = audit("boolq", Settings(**common, data_dir=str(tmp_path)), out=tmp_path / "b")
-    assert by_name.ece == by_file.ece
-    assert [token.text for token in by_name.targets.positive] == ["True"]
-    assert by_name.settings["negative"] == "False"
-    assert Settings(model="m", positive="Ja").resolved(9, ("True", "False")).answer_words == ("Ja", "False")
-    assert Settings(model="m").resolved(9).answer_words == ("Yes", "No")
+    """Another split, a row without what is needed, a missing folder: each is named with the set."""
+    if name == "mmlu":
+        monkeypatch.setitem(SETS, name, small(name))
+    folder = tmp_path / "none" if rows is None else tmp_path
+    if rows:
+        put(folder / ("boolq_validation.jsonl" if name == "boolq" else "mmlu_test.jsonl"), rows)
+    with pytest.raises(InputError, match=message):
+        open_items(name, RecordFormat(data_dir=str(folder)))
 
 
-def test_words_that_differ_or_make_no_sense_are_refused(tmp_path: Path) -> None:
-    """A file cannot ask for two kinds of answers, and two words are two words."""
-    path = tmp_path / "x.jsonl"
-    for words, message in (
+@pytest.mark.parametrize(
+    ("name", "recorded"),
+    [
+        ("boolq", "logits/smollm2__boolq__logits.csv.gz"),
+        ("mmlu", "logits/smollm2__mmlu__logits.csv.gz"),
+        ("mmlu-choices", "choices/Llama-3.1-8B__mmlu_test.csv.gz"),
+    ],
+)
+def test_the_real_sets_join_recorded_logits(name: str, recorded: str) -> None:
+    """Ids and labels of the full sets are those of logits recorded elsewhere, in the same order."""
+    if not (SHARED / recorded).exists() or not (SHARED / "data").is_dir():
+        pytest.skip("the full sets and recorded logits are not here (../shared)")
+    with gzip.open(SHARED / recorded, "rt", newline="") as file:
+        known = [(row["id"], int(row["label"])) for row in csv.DictReader(file)]
+    items = open_items(name, RecordFormat(data_dir=str(SHARED / "data")))
+    assert [(item.id, item.label) for item in items] == known
+    begins, ends = PROMPTS[name]
+    assert items[0].messages[0].content.startswith(begins)
+    assert items[0].messages[0].content.endswith(ends)
+
+
+PROMPTS = {
+    "boolq": (
+        "Passage: All biomass goes through",
+        "\nQuestion: does ethanol take more energy make that produces?\nAnswer True or False.",
+    ),
+    "mmlu": (
+        "Question: Find the degree for the given field extension Q(sqrt(2), sqrt(3), sqrt(18)) over Q.\n",
+        "Proposed answer: 0\nIs the proposed answer correct? Reply only with Yes or No.",
+    ),
+    "mmlu-choices": (
+        "The following is a multiple choice question about abstract algebra.\n\nFind the degree for",
+        "\nReply only with the letter of the right answer.\nAnswer:",
+    ),
+}
+
+
+def test_without_a_network_the_local_way_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the Hub cannot be reached, the command ends with one line that names data_dir."""
+    datasets = pytest.importorskip("datasets")
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("no route to the host")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    line = refusal(blindcal("items", "boolq"))
+    assert line.startswith("boolq: hf:google/boolq@validation: the Hugging Face Hub cannot be reached")
+    assert "name their folder: --set data_dir=VALUE for a set that blindcal knows" in line
+
+
+def test_a_file_goes_before_a_set_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies there under the very name is what is meant."""
+    monkeypatch.chdir(tmp_path)
+    assert catalogue.is_name("boolq")
+    Path("boolq").write_text("")
+    assert not catalogue.is_name("boolq")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
         (["Yes/No", "True/False"], "line 2: field 'answer_words' must be the same in all records"),
         (["Yes"], "must be two words such as Yes/No, not 'Yes'"),
-    ):
-        put(path, [{"prompt": "?", "label": 1, "answer_words": one} for one in words])
-        with pytest.raises(InputError, match=message):
-            load(path)
-
-
-def test_hosted_names_read_and_write_alike() -> None:
-    """hf:NAME:CONFIG@SPLIT is what it was parsed from."""
-    for text in ("hf:a/b", "hf:a/b:c", "hf:a/b@d", "hf:a/b:c@d"):
-        assert str(HubDataSet.parse(text)) == text
-    assert catalogue.PREFIX == "hf:"
+    ],
+)
+def test_words_that_differ_or_make_no_sense_are_refused(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    """A file cannot ask for two kinds of answers, and two words are two words."""
+    put(tmp_path / "x.jsonl", [{"prompt": "?", "label": 1, "answer_words": each} for each in words])
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / "x.jsonl")
