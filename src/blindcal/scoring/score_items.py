@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.limits import Limits
 from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import PILOTS, choose_tokens

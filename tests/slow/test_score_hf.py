@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,7 @@ from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.model_file import installed_model
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.catalogue import open_items
-from blindcal.items.score_files import read_choices
-from blindcal.records import Item, Message, Targets, Token
+from blindcal.records import Item, Message, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
 
@@ -136,26 +136,6 @@ def test_command_resumes(folder: Path, tmp_path: Path) -> None:
     assert {"Yes", " yes", " No"} <= {column.split("|")[0] for column in rows[0] if "|" in column}
 
 
-def test_several_answers_are_scored(folder: Path, tmp_path: Path) -> None:
-    """The logprobs of one token per answer are those that the model gives each token of the vocabulary."""
-    items, out = tmp_path / "items.jsonl", tmp_path / "scores.csv"
-    asked = {"choices": ["x", "y", "z"]}
-    rows = [{"id": f"q{k}", "question": "a b " * (k + 1), "label": k % 3, **asked} for k in range(9)]
-    items.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ["--out", str(out), "--transformers", "--model", str(folder), "--device", "cpu"]
-    done = CliRunner().invoke(command, [str(items), *arguments])
-    assert done.exit_code == 0, done.output
-    found = read_choices(out)
-    assert (found.answers, found.labels.tolist()) == (("A", "B", "C"), [k % 3 for k in range(9)])
-    model = HfModel(str(folder), HfSettings(device="cpu"))
-    letters = [(Token(asyncio.run(model.encode(letter))[0], letter),) for letter in "ABC"]
-    loaded = open_items(items)
-    scores = [s for batch in model.scores(loaded, Targets((), (), answers=tuple(letters))) for s in batch]
-    expected = {score.id: score.logprobs for score in scores}
-    for name, row in zip(found.ids, found.logits, strict=True):
-        assert row.tolist() == pytest.approx(expected[name], abs=1e-4)
-
-
 @pytest.fixture(scope="module")
 def smollm() -> HfModel:
     """The model in the box, unpacked to float32."""
@@ -209,16 +189,12 @@ def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
     assert np.corrcoef(ours[:, 0], theirs[:, 0])[0, 1] > 0.95
 
 
-def test_not_a_model(tmp_path: Path) -> None:
-    """A folder without a model is named in one line."""
-    pytest.importorskip("torch", reason="transformers scoring needs: pip install 'blindcal[hf]'")
-    pytest.importorskip("transformers", reason="needs: pip install 'blindcal[hf]'")
+def test_what_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a model is one line, and without torch the error names the extra to install."""
+    for module in ("torch", "transformers"):
+        pytest.importorskip(module, reason="needs: pip install 'blindcal[hf]'")
     with pytest.raises(InputError, match="cannot load the model"):
         HfModel(str(tmp_path), HfSettings())
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without torch the error names the extra to install."""
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"blindcal\[hf\]"):
-        HfModel("anything", HfSettings())
+        HfModel(str(tmp_path), HfSettings())
