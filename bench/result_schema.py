@@ -1,8 +1,7 @@
 """Write the JSON Schema of result.json.
 
-    python bench/result_schema.py [--check]
-
-``--check`` writes nothing, and fails if something would be written.
+python bench/result_schema.py            # rewrite it
+python bench/result_schema.py --check    # end with status 1 if it would change
 """
 
 from __future__ import annotations
@@ -12,18 +11,8 @@ import sys
 from pathlib import Path
 
 from blindcal.results import result
-
-SCHEMA = Path(result.__file__).with_name("result.schema.json")
-
-
-def main() -> int:
-    """Write the schema, or check it."""
-    text = json.dumps(result.schema(), indent=2) + "\n"
-    if "--check" in sys.argv[1:]:
-        return 0 if SCHEMA.read_text() == text else 1
-    SCHEMA.write_text(text)
-    return 0
-
+from docs import write_or_check
 
 if __name__ == "__main__":
-    sys.exit(main())
+    schema = Path(result.__file__).with_name("result.schema.json")
+    sys.exit(write_or_check(schema, json.dumps(result.schema(), indent=2) + "\n"))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from blindcal.auditing.prepare import PILOTS, Prepared, check_semantics, choose_tokens
+from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens
+from blindcal.auditing.prepared import Prepared
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import GovernedEndpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import SAMPLERS, Accepted, changes_nothing, refused

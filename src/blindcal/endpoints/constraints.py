@@ -108,25 +108,11 @@ async def effect(
 ) -> ConstraintEffect:
     """Whether a constraint acts on an endpoint: two queries per item, fewer if it does not.
 
-    Each item is asked twice, with one answer allowed and then another. Where the constraint is ignored, one
-    of the two does not come, unless answers are drawn: so ask several items. If there are more than two
-    answers, the items take turns with them.
-
-    Parameters
-    ----------
-    name : str
-        One of `CONSTRAINTS`.
-    ask : callable
-        Sends a request to the endpoint.
-    items : sequence of Item
-        The items to ask. Those that the endpoint refuses are left out; if it refuses all, the effect is
-        ``unknown``.
-    targets : Targets
-        The answers, as tokens. Their texts and ids are allowed.
-    temperature : float, optional
-        The temperature of the queries; ``None`` sends none.
-    max_tokens : int, optional
-        Maximum number of tokens, if the model needs more than the answer itself, for reasoning.
+    Each item is asked twice, with one answer allowed and then another; if there are more than two answers,
+    the items take turns with them. Where the constraint is ignored, one of the two does not come, unless
+    answers are drawn: so ask several items. Items that the endpoint refuses are left out; if it refuses all,
+    the effect is ``unknown``. ``max_tokens`` is for models that need more than the answer itself, for
+    reasoning.
     """
     constraint = CONSTRAINTS[name]
     sides = dict(enumerate(targets.by_answer))

@@ -109,9 +109,7 @@ class HttpEndpoint:
             body = self._body(request, accepted)
             response = await self._send("POST", self.url, body)
             raw = response.body
-            found = replies.read(
-                response.status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1
-            )
+            found = replies.read(response.status, raw, free_text=request.max_tokens > 1)
             if isinstance(found, Reply):
                 self._answered.add(_settings(request, accepted))
                 if trial:

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.confidence_prompt import ask_confidence, ask_json
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
-from blindcal.endpoints.free_text import FreeText, parse_free_text, parse_json_text
+from blindcal.endpoints.free_text import FreeText, ask_json, parse_free_text, parse_json_text
 from blindcal.endpoints.replies import REFUSED
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in, shown_answers
-from blindcal.endpoints.verbalized import Verbalized, parse_stated_choice, parse_verbalized
+from blindcal.endpoints.verbalized import Verbalized, ask_confidence, parse_stated_choice, parse_verbalized
 from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.query_seeds import query_seeds
 from blindcal.records import (

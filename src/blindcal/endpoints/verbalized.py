@@ -1,4 +1,4 @@
-"""Parsing of verbalized confidence: a probability, or the reason why there is none (METHOD 3).
+"""Verbalized confidence: the prompt that asks for it, and the probability in a text (METHOD 3).
 
 The prompt asks for the answer and a confidence from 50 to 100 per cent. p is the confidence if the answer is
 positive, and one minus the confidence if it is negative.
@@ -11,12 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blindcal.endpoints.free_text import REFUSAL, FreeTextReason, parse_free_text
+from blindcal.endpoints.free_text import REFUSAL, FreeTextReason, either, instruct, parse_free_text
+from blindcal.records import Message
 
 Reason = (
     FreeTextReason
     | Literal["empty", "refusal", "no answer", "both answers", "no confidence", "confidence out of range"]
 )
+
+INSTRUCTION = (
+    "Answer {positive} or {negative}, and say how confident you are in that answer, from 50% (a mere guess) "
+    "to 100% (certain). Write one line and nothing else: {positive} or {negative}, then the percentage."
+)
+CHOICE_INSTRUCTION = (
+    "Answer {answers}, and say how confident you are in that answer, from 0% (certainly wrong) to 100% "
+    "(certain). Write one line and nothing else: {answers}, then the percentage."
+)
+"""The same for more than two answers."""
 
 _PERCENT = re.compile(
     r"(?<![\d.,])(?<!\bnot )(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE
@@ -45,6 +56,21 @@ _WORDS = {
     "coin flip": 0.5,
     "fifty-fifty": 0.5,
 }
+
+
+def ask_confidence(
+    messages: tuple[Message, ...], words: tuple[str, ...], instruction: str | None = None
+) -> tuple[Message, ...]:
+    """Append the instruction, by default the usual one, in place of a request for the word alone.
+
+    In it, ``{answers}`` stands for all answer words, and ``{positive}`` and ``{negative}`` for the two of
+    them if there are no more.
+    """
+    wording = instruction or (INSTRUCTION if len(words) == 2 else CHOICE_INSTRUCTION)
+    wording = wording.replace("{answers}", either(words))
+    if len(words) == 2:
+        wording = wording.replace("{positive}", words[0]).replace("{negative}", words[1])
+    return instruct(messages, words, wording)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from typing import Any, Literal, Self, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from blindcal.confidence_prompt import ask_confidence
+from blindcal.endpoints.verbalized import ask_confidence
 from blindcal.errors import InputError
 from blindcal.query_seeds import uniform_draws
 from blindcal.records import Item, Message

@@ -19,8 +19,7 @@ import numpy as np
 from scipy.special import logit
 
 from blindcal.asking.endpoint_identity import NAMELESS, unknown_names
-from blindcal.asking.governed_endpoint import GovernedEndpoint, LimitTooLowError
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor, LimitTooLowError
 from blindcal.asking.job import Job
 from blindcal.asking.limits import INTERRUPTED, Stopped
 from blindcal.asking.opened_run import answers_kept
