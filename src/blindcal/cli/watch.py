@@ -23,10 +23,11 @@ from blindcal.errors import BlindcalError
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_watch_page
+from blindcal.results.run import open_run
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
-from blindcal.watching.watch import EVERY, open_reference, watch, watch_folder
+from blindcal.watching.watch import EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
 TIME_LIMIT = 60.0
@@ -144,7 +145,7 @@ def command(
       130  interrupted; nothing is lost
     """
     limits = options.taken(Limits, given)
-    run = open_reference(reference, force=given["force"])
+    run = open_run(reference)
     settings = AskedSettings.of_run(run, api_key_env=api_key_env).settings
     address, prices = settings.endpoint, options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(max_cost_per_day, prices, address, "--max-cost-per-day")

@@ -131,8 +131,8 @@ def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:
         return f"not enough memory for {path.name} with {size}: try a smaller one"
     if "couldn't bind" in log:
         return f"port {settings.port} was taken by another program: choose another, or 0 for any free one"
-    if found := re.search(r"error loading model: (.+)", log):
-        return f"{path} cannot be loaded: {found[1].strip()}"
+    if reason := re.search(r"error loading model: (.+)", log):
+        return f"{path} cannot be loaded: {reason[1].strip()}"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return f"the model server stopped with code {code}: {lines[-1] if lines else 'it gave no reason'}"
 
