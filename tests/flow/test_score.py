@@ -91,7 +91,7 @@ def test_endpoint_scores_are_the_models(biased: bool) -> None:
     scores = asyncio.run(read(Model(biased=biased, most=5)))
     for item, score in zip(ITEMS, scores, strict=True):
         truth = Model.logprobs(Request(item.messages))[[token.id for token in in_order(TARGETS)]]
-        assert score.id == item.id
+        assert score.item == item
         assert np.allclose(score.logprobs, truth, atol=1e-9)
         assert score.mass == pytest.approx(np.exp(truth).sum())
 
@@ -178,7 +178,7 @@ DIGESTS = {name: f"digest of {name}" for name in "abc"}
 
 
 def score(name: str, first: float = -1.0) -> Score:
-    return Score(name, 1, (first, -2.0, -3.0, -4.0, -5.0), 0.5)
+    return Score(Item(name, 1, ()), (first, -2.0, -3.0, -4.0, -5.0), 0.5)
 
 
 def test_file_reads_as_a_score_file(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_batch_equals_single(folder: Path, role: str) -> None:
     model = HfModel(str(folder), HfSettings(device="cpu", batch_tokens=300))
     targets = asyncio.run(spellings(model))
     items = questions(20, role)
-    batched = {s.id: s for batch in model.scores(items, targets) for s in batch}
+    batched = {s.item.id: s for batch in model.scores(items, targets) for s in batch}
     alone = [next(iter(model.scores([item], targets)))[0] for item in items]
     torch: Any = pytest.importorskip("torch")
     for item, single in zip(items, alone, strict=True):
@@ -112,7 +112,7 @@ def test_batches_keep_to_their_budget(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(model, "_forward", watched)
     scores = [score for batch in model.scores(questions(40), targets) for score in batch]
-    assert {score.id for score in scores} == {f"q{k}" for k in range(40)}
+    assert {score.item.id for score in scores} == {f"q{k}" for k in range(40)}
     assert all(rows * width <= 400 for rows, width in shapes)
     assert [width for _, width in shapes] == sorted((width for _, width in shapes), reverse=True)
 
@@ -158,7 +158,7 @@ def test_padded_batch_of_a_real_model(smollm: HfModel) -> None:
     targets = asyncio.run(spellings(smollm))
     items = built_in(12)
     assert len({len(prompt) for prompt in smollm.prompt_ids(item.messages for item in items)}) > 5
-    batched = {s.id: s.logprobs for batch in smollm.scores(items, targets) for s in batch}
+    batched = {s.item.id: s.logprobs for batch in smollm.scores(items, targets) for s in batch}
     for item in items[:4]:
         alone = next(iter(smollm.scores([item], targets)))[0]
         assert batched[item.id] == pytest.approx(alone.logprobs, abs=2e-4)
@@ -181,9 +181,9 @@ def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
 
     with serve(installed_model()) as server:
         targets, seen = asyncio.run(served(server.base_url, server.model))
-    unpacked = {s.id: s for batch in smollm.scores(items, targets) for s in batch}
+    unpacked = {s.item.id: s for batch in smollm.scores(items, targets) for s in batch}
     theirs = np.array([log_odds(targets, s.logprobs) for s in seen])
-    ours = np.array([log_odds(targets, unpacked[s.id].logprobs) for s in seen])
+    ours = np.array([log_odds(targets, unpacked[s.item.id].logprobs) for s in seen])
     assert np.abs(ours - theirs).mean() < 0.2
     assert np.abs(ours - theirs).max() < 0.8
     assert np.corrcoef(ours[:, 0], theirs[:, 0])[0, 1] > 0.95
