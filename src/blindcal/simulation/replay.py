@@ -53,7 +53,7 @@ Fault: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
     """How a service differs from an ideal one; the default is ideal."""
 
