@@ -130,9 +130,7 @@ class Reader:
             if (value > least + _SAME) if expected is None else abs(value - expected) > _SAME:
                 misread.add(token.id)
         reading: Reading = "raised" if min(own) > _CERTAIN else "listed"
-        return cls(
-            endpoint=endpoint, targets=targets, top=top, reading=reading, misread=frozenset(misread)
-        )
+        return cls(endpoint=endpoint, targets=targets, top=top, reading=reading, misread=frozenset(misread))
 
     async def read(self, item: Item) -> Score:
         """Ask for the logprobs of every target."""
