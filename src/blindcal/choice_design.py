@@ -25,7 +25,7 @@ from blindcal.design import (
 from blindcal.errors import InputError
 from blindcal.estimate.axis import Axis
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, HALF, MID_P, MID_S, edge_of_threshold
-from blindcal.estimate.latent.excess import excess_of
+from blindcal.estimate.latent.fitting import excess_of
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns, axis_of, read

@@ -24,8 +24,13 @@ from blindcal.estimate.published.face_value import (
     sampled_shares,
     stated,
 )
-from blindcal.estimate.simultaneous import findings_beyond, holm, level_of_each, outlier_pvalues
-from blindcal.estimate.uncertainty import heterogeneity_pvalue
+from blindcal.estimate.uncertainty import (
+    findings_beyond,
+    heterogeneity_pvalue,
+    holm,
+    level_of_each,
+    outlier_pvalues,
+)
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray
 

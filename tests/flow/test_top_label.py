@@ -20,8 +20,7 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.axis import LOG_ODDS, Excess, margin_axis
 from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
 from blindcal.estimate.latent import functionals as of
-from blindcal.estimate.latent.excess import excess_of
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.fitting import excess_of, fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import read
 from blindcal.estimate.truth import drawn_answer_ece, top_label_ece

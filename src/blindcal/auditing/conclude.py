@@ -18,8 +18,7 @@ from blindcal.auditing.prepare import Prepared
 from blindcal.auditing.session import Session
 from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
-from blindcal.estimate.findings import Findings
-from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.files import Items
 from blindcal.methods import METHODS

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.estimate.findings import Findings
-from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.repeated_prompts import repeated_prompts
