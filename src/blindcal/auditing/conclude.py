@@ -69,19 +69,19 @@ def conclude(
     )
     session.store.set_note("noise", msgspec.to_builtins(noise.posterior))
     evidence = Evidence(
-        settings.design.method,
-        asked.design,
-        items.labels,
-        answered,
-        items.groups,
-        items.parts,
-        members,
-        settings.estimation.estimator,
-        settings.bins,
-        settings.estimation.level,
-        noise.posterior,
-        settings.estimation.resamples,
-        items.choices,
+        method=settings.design.method,
+        design=asked.design,
+        labels=items.labels,
+        answers=answered,
+        groups=items.groups,
+        parts=items.parts,
+        members=members,
+        estimator=settings.estimation.estimator,
+        bins=settings.bins,
+        level=settings.estimation.level,
+        noise=noise.posterior,
+        resamples=settings.estimation.resamples,
+        choices=items.choices,
         simultaneous=settings.estimation.simultaneous,
     )
     found = estimate(evidence)

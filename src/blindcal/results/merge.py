@@ -40,12 +40,12 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
     result = whole.result
     queries = METHODS[result.method].usual_queries(several=whole.choices is not None)
     evidence = Evidence(
-        result.method,
-        make_design(result.method, whole.labels, queries=queries, choices=whole.choices),
-        whole.labels,
-        whole.answered,
-        whole.groups,
-        whole.parts if result.by is not None else None,
+        method=result.method,
+        design=make_design(result.method, whole.labels, queries=queries, choices=whole.choices),
+        labels=whole.labels,
+        answers=whole.answered,
+        groups=whole.groups,
+        parts=whole.parts if result.by is not None else None,
         estimator="latent",
         bins=len(result.bins),
         level=result.level,
