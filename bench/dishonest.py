@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from accuracy import load
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.run_context import RunContext
 from blindcal.auditing.prepare import objection
 from blindcal.endpoints.address import Address

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.limits import Limits
 from blindcal.asking.run_context import RunContext, ignore
 from blindcal.endpoints.base import Endpoint

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
@@ -18,6 +20,7 @@ from blindcal.evidence import Evidence, estimate
 from blindcal.methods import estimator_of, make_design, method_of
 from blindcal.probing.findings import Finding, Probe
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
+from blindcal.report import page
 from blindcal.report.sentences import Number, Numbers, Sentence
 from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle
 from blindcal.simulation.simulate import ask
@@ -122,16 +125,20 @@ def logits_of(answers: int, n: int = 3000, seed: int = 0) -> tuple[IntArray, Flo
 
 def spelled_out(result: AuditResult, sentences: Sequence[Sentence]) -> str:
     """Sentences as a reader sees them."""
-    numbers = Numbers(result)
+    show = Numbers(result).show
     return " ".join(
         "".join(
-            numbers.show(piece.path, piece.form).striptags()
-            if isinstance(piece, Number)
-            else (piece if isinstance(piece, str) else piece.text)
+            show(piece.path, piece.form).striptags() if isinstance(piece, Number) else piece
             for piece in sentence
         )
         for sentence in sentences
     )
+
+
+def page_words(result: AuditResult) -> str:
+    """The words of the page, drawn without its figures."""
+    with mock.patch.object(page, "_figures", return_value={}):
+        return str(Markup(page.render(result)).striptags())
 
 
 def bars(axes: Axes) -> list[Rectangle]:

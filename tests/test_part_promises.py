@@ -90,7 +90,7 @@ def test_each_part_has_a_threshold(run: Path) -> None:
     shown = blindcal("threshold", run, "--precision", 0.8, "--by", "--resamples", REFITS)
     assert shown.exit_code == 0, shown.output
     assert "each of 2 parts (of 3) reaches it, 95% sure of each by itself" in shown.output
-    assert "swapped      300  none: precision: no threshold reaches 0.8" in shown.output
+    assert "swapped    300  none: precision: no threshold reaches 0.8" in shown.output
 
 
 def test_promises_that_hold_together_ask_for_more(run: Path) -> None:

@@ -23,12 +23,12 @@ from blindcal.records import FloatArray, IntArray
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
-from blindcal.simulation.recording import Recording
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 from blindcal.watching import watch as watch_module
 from blindcal.watching.watch import watch
 from deciding import audited, model, serving, write_items
+from finished_runs import without_page
 from misbehaving import Server
 
 N = 400  # questions that the model knows; the first ones are those of the reference
@@ -36,24 +36,18 @@ REFERENCE = 160
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 
-def monitors(folder: Path) -> Any:
-    """What makes the monitors of watches, from copies that are kept in a folder."""
+@contextlib.contextmanager
+def copied_monitors(folder: Path) -> Iterator[None]:
+    """Let watches have copies of monitors, which are kept in a folder."""
 
-    def make(run: Run, **claims: Any) -> Monitor:
+    def make(run: Run, **claims: Any) -> Any:
         kept = folder / f"monitor{'-'.join(map(str, claims.values()))}.pickle"
         if not kept.exists():
             kept.write_bytes(pickle.dumps(Monitor(run, **claims)))
-        found: Monitor = pickle.loads(kept.read_bytes())
-        return found
+        return pickle.loads(kept.read_bytes())
 
-    return make
-
-
-@contextlib.contextmanager
-def copied_monitors(folder: Path) -> Iterator[None]:
-    """Let watches have copied monitors during the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch_module, "Monitor", monitors(folder))
+        patch.setattr(watch_module, "Monitor", make)
         yield
 
 
@@ -115,7 +109,9 @@ def production(
     everything = write_items(folder / "everything.jsonl", labels)
     first = write_items(folder / "questions.jsonl", labels[:REFERENCE])
     with serving(everything, p, **behaviour) as server:
-        run = audited(first, server, folder / "run", **{"method": "latent", **(settings or {})})
+        with without_page():
+            about = {"method": "latent", "resamples": 20, **(settings or {})}
+            run = audited(first, server, folder / "run", **about)
         with copied_monitors(folder):
             yield Production(server, run, labels, p)
 
@@ -125,12 +121,6 @@ def write(path: Path, records: Iterable[dict[str, Any]], mode: str = "w") -> Pat
     with path.open(mode) as file:
         file.writelines(json.dumps(one) + "\n" for one in records)
     return path
-
-
-def swap(server: Server, p: FloatArray) -> None:
-    """Replace the model behind a server by one with these probabilities, under the same name."""
-    known = server.recording
-    server.recording = Recording.from_probabilities(known.ids, p, name=known.name)
 
 
 def without_times(result: WatchResult) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.prepare import Prepared
-from blindcal.confidence_prompt import ask_json
+from blindcal.auditing.prepared import Prepared
 from blindcal.endpoints.address import Address
+from blindcal.endpoints.free_text import ask_json
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     ANSWER_TOKENS,
@@ -23,9 +25,8 @@ from blindcal.endpoints.query_format import (
     FreeTextQuestion,
     TokenQuestion,
 )
-from blindcal.errors import BlindcalError, InputError, ReplyError, UnfitError
+from blindcal.errors import BlindcalError, InputError, ReplyError
 from blindcal.items.files import load
-from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.scoring.score_items import score_items
@@ -33,13 +34,13 @@ from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
-from blindcal.store.run_store import RUN_FILE, Store
-from commanding import blindcal, printed_error
+from commanding import blindcal
 from serving import PAIR, Recorder, answering, asking, write_items
 
 N = 120
 QUESTION = FreeTextQuestion(("Yes", "No"))
 JSON = FreeTextQuestion(("Yes", "No"), "json", 64)
+STATED = ConfidenceQuestion(("Yes", "No"))
 
 
 # Asking
@@ -55,28 +56,14 @@ def test_free_text_is_asked_for_as_it_is() -> None:
     assert request.seed == TokenQuestion(PAIR, seed=3).request((), 0.0, 0.6, 5).seed
 
 
-def test_no_temperature_is_sent_where_none_is_taken() -> None:
-    """The endpoint then draws at its own setting, whatever the design records."""
-    request = FreeTextQuestion(("Yes", "No"), tempered=False).request((), 0.0, 1.0)
-    assert request.temperature is None
-    assert request.sampled
-
-
-@pytest.mark.parametrize(
-    ("prompt", "kept"),
-    [
-        ("Is it? Answer Yes or No.", "Is it?"),
-        ("Is it odd?", "Is it odd?"),
-    ],
-)
-def test_json_is_asked_for_in_place_of_the_word(prompt: str, kept: str) -> None:
+def test_json_is_asked_for_in_place_of_the_word() -> None:
     """A sentence that asks for the word alone would contradict the instruction."""
-    request = JSON.request((Message("user", prompt),), 0.0, 1.0)
-    said = 'Reply only with JSON: {"answer": "Yes"} or {"answer": "No"}'
-    assert request.messages == (Message("user", f"{kept}\n{said}"),)
-    assert ask_json((Message("user", "Is it?"),), ('"A"', "é"))[0].content.endswith(
-        r'{"answer": "\"A\""} or {"answer": "é"}'
-    )
+    for prompt, kept in (("Is it? Answer Yes or No.", "Is it?"), ("Is it odd?", "Is it odd?")):
+        request = JSON.request((Message("user", prompt),), 0.0, 1.0)
+        said = 'Reply only with JSON: {"answer": "Yes"} or {"answer": "No"}'
+        assert request.messages == (Message("user", f"{kept}\n{said}"),)
+    (quoted,) = ask_json((Message("user", "Is it?"),), ('"A"', "é"))
+    assert quoted.content.endswith(r'{"answer": "\"A\""} or {"answer": "é"}')
 
 
 # Reading
@@ -124,20 +111,13 @@ def test_of_a_long_text_the_end_is_kept() -> None:
     assert found.text.endswith("that\nSo the answer is No.")
 
 
-@pytest.mark.parametrize(
-    ("question", "reason"),
-    [(QUESTION, "cut short"), (QUESTION, "empty"), (ConfidenceQuestion(("Yes", "No")), "empty")],
-)
-def test_answers_without_an_end_want_more_tokens(question: Any, reason: str) -> None:
-    """The cure is named: more tokens, or less reasoning."""
-    said = str(question.complaint(50, "", reason))
-    assert "none of 50 answers has come to an end" in said
-    assert "max_tokens=4000" in said
-    assert "reasoning_effort=..." in said
-
-
-def test_texts_without_an_answer_are_shown() -> None:
-    """The error quotes the end of the last one."""
+def test_what_would_help_is_named() -> None:
+    """Answers without an end want more tokens or less reasoning; a text without an answer is quoted."""
+    for question, reason in ((QUESTION, "cut short"), (QUESTION, "empty"), (STATED, "empty")):
+        said = str(question.complaint(50, "", reason))
+        assert "none of 50 answers has come to an end" in said
+        assert "max_tokens=4000" in said
+        assert "reasoning_effort=..." in said
     said = str(QUESTION.complaint(50, "It really depends.", "no answer"))
     assert "settles on 'Yes' or 'No' (no answer)" in said
     assert "ends in 'It really depends.'" in said
@@ -173,13 +153,6 @@ def test_reasoning_without_an_answer_is_a_text_cut_short(body: dict[str, Any]) -
     assert (QUESTION.parse(reply).answer, QUESTION.parse(reply).reason) == (INVALID, "cut short")
     with pytest.raises(ReplyError, match="turn reasoning off"):
         ask(body)
-
-
-def test_a_refusal_is_marked_as_one() -> None:
-    """OpenAI's structured outputs refuse in a field of its own, whatever words are in it."""
-    reply = ask(choice(None, "stop", refusal="No, I can't answer that."), max_tokens=64)
-    assert reply.text == "No, I can't answer that."
-    assert QUESTION.parse(reply).reason == "refusal"
 
 
 @pytest.mark.parametrize(
@@ -219,20 +192,6 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
         Settings(model="m", **options)
 
 
-def test_methods_that_draw_whole_answers_take_free_text() -> None:
-    """Those that bias or read single tokens, or have a form of their own, do not."""
-    takes = {name for name, method in METHODS.items() if method.free_text}
-    assert "temperature" in takes
-    assert not takes & {"latent", "blind", "sampling", "extraction", "verbalized"}
-
-
-def test_reasoning_effort_goes_into_every_request() -> None:
-    """It is a field of the body like any other, and is kept with the run."""
-    settings = Settings(model="m", extra_body={"x": 1}, reasoning_effort="low")
-    assert settings.endpoint.extra_body == {"x": 1, "reasoning_effort": "low"}
-    assert settings.replace(seed=3).endpoint.extra_body == settings.endpoint.extra_body
-
-
 @pytest.mark.parametrize(
     ("form", "options", "most"),
     [
@@ -252,29 +211,14 @@ def test_a_prepared_run_knows_its_question(form: Any, options: dict[str, Any], m
     assert question.max_tokens == most
 
 
-def test_a_constraint_has_the_tokens_it_needs() -> None:
-    """A word may be several tokens; an id is one."""
-    settings = Settings(model="m", method="temperature").resolved(N)
-    for name, most in (("allowed_token_ids", 1), ("structured_outputs", 16)):
-        prepared = Prepared(targets=PAIR, max_shift=50.0, constraint=name)  # type: ignore[arg-type]
-        assert prepared.question(settings).max_tokens == most
-
-
 # Audits
-
-
-def written(folder: Path) -> Path:
-    return write_items(folder / "items.jsonl", N)
 
 
 class Talkative(Server):
     """A replay that wraps its answers into sentences or JSON, and now and then says none.
 
-    If ``faulty``, items whose number ends in 0 get an answer that is cut short, and those in 5 a refusal.
+    Items whose number ends in 0 get an answer that is cut short, and those in 5 a refusal.
     """
-
-    faulty = True
-    words = False
 
     def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
         asked = json.loads(body)
@@ -282,129 +226,86 @@ class Talkative(Server):
         number = int(prompt.split()[1])
         asked["messages"][-1]["content"] = f"Is {number} so? Answer Yes or No."
         response = super()._answer(json.dumps(asked).encode(), chat=chat, fault=fault)
-        if self.words or response.status != 200:
+        if response.status != 200:
             return response
         reply = json.loads(response.body)
         for only in reply["choices"]:
-            self._reword(only, number, prompt, asked["max_tokens"])
+            word = only["message"]["content"]
+            said = f"Many say {number} is, no doubt.\n\nThe answer is **{word}**."
+            if "JSON" in prompt:
+                said = f'```json\n{{"answer": "{word}", "reason": "no, yes"}}\n```'
+            texts = {0: ("Let us see, yes and", "length"), 5: ("I'm sorry, I can't help.", "stop")}
+            text, finish = texts.get(number % 10, (said, "stop"))
+            text, finish = ("", "length") if asked["max_tokens"] < 8 else (text, finish)
+            only["message"]["content"], only["finish_reason"] = text, finish
         reply["usage"] = {"prompt_tokens": 9, "completion_tokens": 8, "total_tokens": 117}
         return HttpResponse(json.dumps(reply).encode())
 
-    def _reword(self, only: dict[str, Any], number: int, prompt: str, most: int) -> None:
-        word = only["message"]["content"]
-        said = f"Many say {number} is, no doubt.\n\nThe answer is **{word}**." if "JSON" not in prompt else ""
-        said = said or f'```json\n{{"answer": "{word}", "reason": "no, yes"}}\n```'
-        texts = {0: ("Let us see, yes and", "length"), 5: ("I'm sorry, I can't help.", "stop")}
-        text, finish = texts.get(number % 10, (said, "stop")) if self.faulty else (said, "stop")
-        if most < 8:
-            text, finish = "", "length"
-        only["message"]["content"], only["finish_reason"] = text, finish
+
+@pytest.fixture
+def items(tmp_path: Path) -> Path:
+    return write_items(tmp_path / "items.jsonl", N)
 
 
-def talking(items: Path) -> Any:
-    loaded = load(items)
-    asked = list(loaded)
+@pytest.fixture
+def server(items: Path) -> Iterator[Server]:
+    asked = list(load(items))
     p = np.random.default_rng(3).beta(0.7, 0.7, N)
-    return running(Talkative(Recording.from_probabilities([item.id for item in asked], p), asked))
+    with running(Talkative(Recording.from_probabilities([item.id for item in asked], p), asked)) as server:
+        yield server
 
 
-def settings(server: Any, **more: Any) -> Settings:
-    base = {"model": "replay", "base_url": server.base_url, "method": "temperature", "resamples": 40}
-    return Settings(**{**base, "answer_format": "sentence", **more})
-
-
-@pytest.mark.parametrize("form", ["sentence", "json"])
-def test_an_audit_of_free_text(form: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize(("form", "effort"), [("sentence", "low"), ("json", None)])
+def test_an_audit_of_free_text(form: Any, effort: str | None, items: Path, server: Server) -> None:
     """It reads what can be read, counts the rest by its reason, and pays for hidden tokens."""
-    items = written(tmp_path)
-    with talking(items) as server:
-        found = audit(items, settings(server, answer_format=form), out=tmp_path / "run")
-        asked = server.requests
-        again = audit(items, settings(server, answer_format=form), out=tmp_path / "run")
-        assert server.requests == asked == found.spend.queries == 3 * N + found.spend.probe_queries
+    out = items.with_name("run")
+    settings = Settings(
+        model="replay",
+        base_url=server.base_url,
+        method="temperature",
+        resamples=20,
+        answer_format=form,
+        reasoning_effort=effort,
+    )
+    found = audit(items, settings, out=out)
+    asked = server.requests
+    again = audit(items, settings, out=out)
+    assert server.requests == asked == found.spend.queries == 3 * N + found.spend.probe_queries
     assert found.invalid_reasons == {"cut short": 3 * N // 10, "refusal": 3 * N // 10}
     assert found.counts.invalid == 2 * 3 * N // 10
     assert found.ece.has_interval
     assert "the answers are " + {"sentence": "free text", "json": "JSON"}[form] in found.measures
     assert found.spend.completion_tokens == 108 * asked
-    assert (again.ece, again.invalid_reasons) == (found.ece, found.invalid_reasons)
-    assert AuditResult.load(tmp_path / "run" / "result.json") == again
-    with (tmp_path / "run" / "answers.csv").open() as file:
+    assert found.settings["extra_body"] == ({"reasoning_effort": effort} if effort else {})
+    assert AuditResult.load(out / "result.json") == again == replace(found, created=again.created)
+    with (out / "answers.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["id"] == "q10"]
     assert {(row["answer"], row["text"]) for row in rows} == {("invalid", "Let us see, yes and")}
 
 
-def test_free_text_gives_what_words_give(tmp_path: Path) -> None:
-    """The same draws, as words and in sentences, are the same answers and have the same estimate."""
-    items = written(tmp_path)
-    found, answers = {}, {}
-    for form in ("word", "sentence"):
-        with talking(items) as server:
-            server.faulty, server.words = False, form == "word"
-            chosen = settings(server, send_seed=True, answer_format=form)
-            found[form] = audit(items, chosen, out=tmp_path / form)
-        with Store.read(tmp_path / form / RUN_FILE) as store:
-            answers[form] = store.answered().answers
-            texts = {text for _, _, text, _ in store.texts()}
-    assert all("The answer is **" in text for text in texts)
-    np.testing.assert_array_equal(answers["word"], answers["sentence"])
-    assert found["word"].ece == found["sentence"].ece
-
-
-def test_a_model_that_never_comes_to_an_end_ends_the_run(tmp_path: Path) -> None:
+def test_a_model_that_never_comes_to_an_end_ends_the_run(items: Path, server: Server) -> None:
     """The command says that the answers are cut short, and which options help."""
-    items = written(tmp_path)
-    with talking(items) as server:
-        done = blindcal(
-            "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-            "--method", "temperature", "--set", "answer_format=sentence", "--max-tokens", "5",
-        )  # fmt: skip
+    done = blindcal(
+        "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", items.with_name("run"),
+        "--method", "temperature", "--set", "answer_format=sentence", "--max-tokens", "5",
+    )  # fmt: skip
     assert done.exit_code == 4
     assert "the last one is cut short, within 5 tokens" in done.stderr
     assert "--max-tokens 4000" in done.stderr
     assert "reasoning_effort" in done.stderr
-    with pytest.raises(UnfitError, match="cut short"), talking(items) as server:
-        audit(items, settings(server, max_tokens=5), out=tmp_path / "other")
 
 
-def test_a_command_asks_for_a_sentence(tmp_path: Path) -> None:
-    """The command line takes the options, sends the effort, and shows why answers were not read."""
-    items = written(tmp_path)
-    with talking(items) as server:
-        done = blindcal(
-            "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-            "--method", "temperature", "--queries", "2", "--max-tokens", "99",
-            "--set", "answer_format=sentence", "--set", "reasoning_effort=low", "--set", "resamples=20",
-        )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert f"unread     cut short {2 * N // 10}, refusal {2 * N // 10}" in done.output
-    kept = AuditResult.load(tmp_path / "run" / "result.json").settings
-    assert (kept["answer_format"], kept["max_tokens"]) == ("sentence", 99)
-    assert kept["extra_body"] == {"reasoning_effort": "low"}
-
-
-def test_a_threshold_method_refuses_sentences_on_the_command_line(tmp_path: Path) -> None:
-    """The reason is said with the option that helps."""
-    done = blindcal(
-        "audit", written(tmp_path), "--model", "m", "--method", "latent", "--set", "answer_format=sentence"
-    )
-    assert isinstance(done.exception, InputError)
-    said = printed_error(done)
-    assert "latent reads answers of one token" in said
-    assert "use --method temperature" in said
-
-
-def test_scores_are_of_one_token(tmp_path: Path) -> None:
+def test_scores_are_of_one_token(items: Path) -> None:
     """There is no probability to read for a sentence, and nothing is asked."""
     chosen = Settings(model="m", method="temperature", answer_format="sentence")
     with pytest.raises(InputError, match="scores are read at the first token"):
-        asyncio.run(score_items(written(tmp_path), chosen, tmp_path / "scores.csv"))
+        asyncio.run(score_items(items, chosen, items.with_name("scores.csv")))
 
 
-def test_a_plan_counts_long_answers(tmp_path: Path) -> None:
+def test_a_plan_counts_long_answers(items: Path) -> None:
     """A dry run expects as many tokens as an answer may have."""
-    items = written(tmp_path)
-    for form, options in (("sentence", []), ("json", []), ("sentence", ["--max-tokens", "2000"])):
+    for form, options in (("json", []), ("sentence", ["--max-tokens", "2000"])):
         shown = blindcal(
             "audit", items, "--model", "m", "--method", "temperature", "--queries", "2",
             "--dry-run", "--json", "--set", f"answer_format={form}", *options,

@@ -17,16 +17,9 @@ from pyreqwest.exceptions import PyreqwestError
 from blindcal.endpoints import http_client, refusals
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint, PlainHttpKeyWarning
-from blindcal.errors import (
-    EndpointError,
-    FatalError,
-    InputError,
-    ReplyError,
-    RetryableError,
-)
+from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.records import Message, Reply, Request
-from blindcal.simulation.http_server import HttpRequest, HttpResponse
-from blindcal.simulation.replay import Fault
+from blindcal.simulation.http_server import HttpResponse
 from misbehaving import Behaviour
 from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
@@ -84,30 +77,23 @@ def test_completions_request() -> None:
     assert reply.text == " Yes"
     assert recorder.requests[0].path == "/v1/completions"
     assert recorder.sent["prompt"] == "Sky is"
+    chat = Recorder(CHAT_YES)
+    ask(chat, Request((Message("prompt", "Hi?"),)))  # over chat, it is asked as the user
+    assert chat.sent["messages"] == [{"role": "user", "content": "Hi?"}]
 
 
-def test_prompt_over_chat_is_a_user_message() -> None:
-    """An item that has a prompt alone is asked as the user over chat."""
-    recorder = Recorder(CHAT_YES)
-    ask(recorder, Request((Message("prompt", "Hi?"),)))
-    assert recorder.sent["messages"] == [{"role": "user", "content": "Hi?"}]
-
-
-def test_azure_form() -> None:
-    """Azure gets the deployment in the path, the version in the query and the key in its own header."""
-    recorder = Recorder(CHAT_YES)
-    ask(recorder, environ={"AZ": KEY}, api_version="2024-10-21", api_key_env="AZ")
-    (request,) = recorder.requests
+def test_the_key_is_that_of_the_named_variable() -> None:
+    """It is sent as a bearer token, to Azure in its own header; Azure has the deployment in the path."""
+    recorder, environ = Recorder(CHAT_YES), {"MINE": KEY, "OPENAI_API_KEY": "other"}
+    ask(recorder, environ=environ, api_key_env="MINE")
+    assert recorder.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    ask(recorder, environ=environ, api_version="2024-10-21", api_key_env="MINE")
+    request = recorder.requests[1]
     assert request.path == "/v1/openai/deployments/m/chat/completions?api-version=2024-10-21"
     assert request.headers["api-key"] == KEY
     assert "authorization" not in request.headers
-
-
-def test_key_comes_from_the_named_variable() -> None:
-    """The key is read from the variable that was named and sent as a bearer token."""
-    recorder = Recorder(CHAT_YES)
-    ask(recorder, environ={"MINE": KEY, "OPENAI_API_KEY": "other"}, api_key_env="MINE")
-    assert recorder.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    endpoint = HttpEndpoint(Address("http://127.0.0.1:1/v1", "m"), environ={"OPENAI_API_KEY": KEY})
+    assert KEY not in f"{endpoint!r} {endpoint.address!r}"
 
 
 def test_extra_body() -> None:
@@ -120,48 +106,51 @@ def test_extra_body() -> None:
     assert "temperature" not in recorder.sent
 
 
-FAULTS: list[tuple[Fault, type[EndpointError], str]] = [
-    ("429", RetryableError, "too many requests"),
-    ("500", RetryableError, "server failed"),
-    ("reset", RetryableError, "connection failed"),
-    ("truncated", RetryableError, "cut short"),
-    ("html", ReplyError, "web page.*ends in /v1"),
-    ("schema", ReplyError, "not a completion"),
-    ("empty", ReplyError, "no choices"),
-    ("401", FatalError, "wants an API key, and OPENAI_API_KEY is not set"),
-    ("404", FatalError, "no model 'replay'.*check the model's name"),
-    ("reasoning", ReplyError, "turn reasoning off"),
-]
-
-
-@pytest.mark.parametrize(("fault", "kind", "says"), FAULTS, ids=[fault for fault, *_ in FAULTS])
-def test_fault_becomes_our_error(fault: Fault, kind: type[EndpointError], says: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "kind", "says"),
+    [
+        ("429", RetryableError, "too many requests"),
+        ("500", RetryableError, "server failed"),
+        ("reset", RetryableError, "connection failed"),
+        ("truncated", RetryableError, "cut short"),
+        ("hang", RetryableError, "in time"),
+        ("html", ReplyError, "web page.*ends in /v1"),
+        ("schema", ReplyError, "not a completion"),
+        ("empty", ReplyError, "no choices"),
+        ("401", FatalError, "wants an API key, and OPENAI_API_KEY is not set"),
+        ("404", FatalError, "no model 'replay'.*check the model's name"),
+        ("reasoning", ReplyError, "turn reasoning off"),
+    ],
+)
+def test_fault_becomes_our_error(fault: Any, kind: type[EndpointError], says: str) -> None:
     """Each way a service fails becomes the right one of our errors, and the message says what to do."""
     with pytest.raises(kind, match=says):
-        ask_replayed(Behaviour(fault=fault))
+        ask_replayed(Behaviour(fault=fault), **({"timeout": 0.05} if fault == "hang" else {}))
 
 
-def test_hang_times_out() -> None:
-    """A service that never answers is given up after the time-out, to be asked again."""
-    with pytest.raises(RetryableError, match="in time"):
-        ask_replayed(Behaviour(fault="hang"), timeout=0.05)
-
-
-@pytest.mark.parametrize("wait", ["7", "7.5", None, "soon", "-3", "inf", "nan"])
-def test_retry_after(wait: str | None) -> None:
-    """A 429 is marked as throttling and carries the seconds the server asks for, if it makes sense."""
+def test_retry_after() -> None:
+    """A 429 is throttling; the wait that the server asks for is in seconds or a date, if it makes sense."""
     with pytest.raises(RetryableError) as caught:
-        ask_replayed(Behaviour(fault="429", retry_after=wait))
-    assert caught.value.throttled
-    assert caught.value.retry_after == ({"7": 7.0, "7.5": 7.5}.get(wait) if wait else None)
-
-
-def test_retry_after_as_a_date() -> None:
-    """Retry-After may be a date, and one in the past means now."""
+        ask_replayed(Behaviour(fault="429", retry_after="7.5"))
+    assert (caught.value.throttled, caught.value.retry_after) == (True, 7.5)
+    for senseless in ("soon", "-3", "inf", "nan"):
+        assert refusals.retry_after({"Retry-After": senseless}) is None
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
     assert 25 < (refusals.retry_after({"Retry-After": soon}) or 0) <= 30
     assert refusals.retry_after({"Retry-After": past}) == 0
+
+
+def test_every_client_error_is_mapped() -> None:
+    """No error of the client is left to the catch-all, and each becomes one of ours."""
+    public = [kind for kind in vars(pyreqwest.exceptions).values() if inspect.isclass(kind)]
+    bases = ("PyreqwestError", "DetailedPyreqwestError", "RequestError", "TransportError")
+    for kind in (kind for kind in public if issubclass(kind, PyreqwestError)):
+        names = [parent.__name__ for parent in kind.__mro__]
+        mapped = any(name in http_client.FATES for name in names if name not in bases)
+        assert mapped or kind.__name__ in bases, kind
+        wordless = type(kind.__name__, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "x"})
+        assert isinstance(http_client.from_exception(wordless(), "h:80", reached=True), EndpointError)
 
 
 @pytest.mark.parametrize(
@@ -209,37 +198,6 @@ def test_redirects_are_not_followed() -> None:
     assert not elsewhere.requests
 
 
-def client_errors() -> list[type[Exception]]:
-    """Every error that pyreqwest has."""
-    public = vars(pyreqwest.exceptions).values()
-    return [kind for kind in public if inspect.isclass(kind) and issubclass(kind, PyreqwestError)]
-
-
-@pytest.mark.parametrize("kind", client_errors(), ids=lambda kind: kind.__name__)
-def test_every_client_error_is_mapped(kind: type[Exception]) -> None:
-    """No error of the client is left to the catch-all, and each becomes one of ours."""
-    names = [parent.__name__ for parent in kind.__mro__]
-    bases = ("PyreqwestError", "DetailedPyreqwestError", "RequestError", "TransportError")
-    assert any(name in http_client.FATES for name in names if name not in bases) or kind.__name__ in bases
-    wordless = type(kind.__name__, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "x"})
-    assert isinstance(http_client.from_exception(wordless(), "h:80", reached=True), EndpointError)
-
-
-def test_key_is_nowhere() -> None:
-    """The key is in no repr and in no error, even when a server repeats it."""
-
-    def echo(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(f'{{"error": "bad {request.headers["authorization"]}"}}'.encode(), 400)
-
-    with pytest.raises(FatalError) as caught:
-        ask(echo, environ={"OPENAI_API_KEY": KEY})
-    assert KEY not in str(caught.value)
-    assert "[key]" in str(caught.value)
-    endpoint = HttpEndpoint(Address("http://127.0.0.1:1/v1", "m"), environ={"OPENAI_API_KEY": KEY})
-    assert KEY not in repr(endpoint)
-    assert KEY not in repr(endpoint.address)
-
-
 def test_impossible_key() -> None:
     """A key that cannot be a header is refused without showing it."""
     with pytest.raises(InputError, match="OPENAI_API_KEY") as caught:
@@ -247,24 +205,17 @@ def test_impossible_key() -> None:
     assert "sk-a" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "warned"),
-    [
-        ("http://example.org/v1", True),
-        ("http://192.168.0.7:8000/v1", True),
-        ("https://example.org/v1", False),
-        ("http://localhost:8000/v1", False),
-        ("http://127.0.0.1:8000/v1", False),
-        ("http://[::1]:8000/v1", False),
-    ],
-)
-def test_plain_http_warning(url: str, warned: bool) -> None:
+def test_plain_http_warning() -> None:
     """A key about to travel unencrypted to another machine is warned about, and nothing else is."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        HttpEndpoint(Address(url, "m"), environ={"OPENAI_API_KEY": KEY})
-        HttpEndpoint(Address(url, "m"), environ={})
-    assert [warning.category for warning in caught] == ([PlainHttpKeyWarning] if warned else [])
+        for host in ("https://example.org", "http://localhost:8", "http://127.0.0.1:8", "http://[::1]:8"):
+            HttpEndpoint(Address(f"{host}/v1", "m"), environ={"OPENAI_API_KEY": KEY})
+        HttpEndpoint(Address("http://example.org/v1", "m"), environ={})
+        assert not caught
+        for host in ("http://example.org", "http://192.168.0.7:8000"):
+            HttpEndpoint(Address(f"{host}/v1", "m"), environ={"OPENAI_API_KEY": KEY})
+    assert [warning.category for warning in caught] == [PlainHttpKeyWarning] * 2
     assert KEY not in str([warning.message for warning in caught])
 
 
@@ -276,21 +227,6 @@ def test_bad_base_url(url: str) -> None:
     with pytest.raises(InputError, match="base URL") as caught:
         HttpEndpoint(Address(url, "m"), environ={})
     assert "u:p" not in str(caught.value)
-
-
-@pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/chat/completions"])
-def test_base_url_spellings(path: str) -> None:
-    """A trailing slash, or the whole path, is as good as the usual form."""
-    recorder = Recorder(CHAT_YES)
-
-    async def talk() -> None:
-        async with answering(recorder) as base_url:
-            address = Address(base_url.removesuffix("/v1") + path, "m")
-            async with HttpEndpoint(address, environ={}) as endpoint:
-                await endpoint.ask(asking())
-
-    asyncio.run(talk())
-    assert recorder.requests[0].path == "/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -313,33 +249,24 @@ def test_errors_are_safe_to_print() -> None:
     assert len(message) < 400
 
 
-def test_real_replies() -> None:
-    """Replies as OpenAI, vLLM and llama.cpp write them give the text, the usage and the logprobs."""
-    top = [{"token": "Yes", "logprob": -0.1, "bytes": [89]}, {"token": "No", "logprob": -2.5, "bytes": None}]
-    chat = {
-        "id": "x",
+TOP = [{"token": "Yes", "logprob": -0.1, "bytes": [89]}, {"token": "No", "logprob": -2.5, "bytes": None}]
+POSITIONS = {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": TOP}]}
+DICTIONARIES = {"tokens": ["Yes"], "token_logprobs": [-0.1], "top_logprobs": [{"Yes": -0.1, "No": -2.5}]}
+
+
+def test_a_real_reply() -> None:
+    """A reply as OpenAI writes it gives the text, the usage and the logprobs."""
+    message = {"role": "assistant", "content": "Yes", "refusal": None}
+    usage = {"prompt_tokens": 50, "completion_tokens": 1, "total_tokens": 51}
+    details = {"cached_tokens": 32, "audio_tokens": 0}
+    body = {
         "object": "chat.completion",
-        "created": 1,
         "model": "gpt-4o-2024-08-06",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "Yes", "refusal": None, "annotations": []},
-                "logprobs": {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": top}]},
-                "finish_reason": "length",
-            }
-        ],
-        "usage": {
-            "prompt_tokens": 50,
-            "completion_tokens": 1,
-            "total_tokens": 51,
-            "prompt_tokens_details": {"cached_tokens": 32, "audio_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0},
-        },
+        "choices": [{"index": 0, "message": message, "logprobs": POSITIONS, "finish_reason": "length"}],
+        "usage": {**usage, "prompt_tokens_details": details, "completion_tokens_details": {}},
         "service_tier": "default",
     }
-    reply = ask(Recorder(chat), asking(top_logprobs=2))
-    assert reply == Reply(
+    assert ask(Recorder(body), asking(top_logprobs=2)) == Reply(
         "Yes",
         "length",
         prompt_tokens=50,
@@ -347,27 +274,18 @@ def test_real_replies() -> None:
         cached_tokens=32,
         model="gpt-4o-2024-08-06",
         logprobs={"Yes": -0.1, "No": -2.5},
-        logprob=reply.logprob,
+        logprob=-0.1,
     )
-    text = {
-        "choices": [{"text": " No", "logprobs": {"top_logprobs": [{" No": -0.5, " Yes": -1.0}]}}],
-        "usage": None,
-    }
-    reply = ask(Recorder(text), asking(top_logprobs=2), api="completions")
-    assert (reply.text, reply.logprobs) == (" No", {" No": -0.5, " Yes": -1.0})
 
 
-def test_logprobs_are_read_in_either_form_from_either_kind_of_reply() -> None:
+@pytest.mark.parametrize("shown", [DICTIONARIES, POSITIONS], ids=["dictionaries", "positions"])
+def test_logprobs_are_read_in_either_form_from_either_kind_of_reply(shown: dict[str, Any]) -> None:
     """Some servers write the dictionaries of plain completions in chats, or the lists of chats in text."""
-    dictionaries = {"tokens": ["Yes"], "token_logprobs": [-0.1], "top_logprobs": [{"Yes": -0.1, "No": -2.5}]}
-    top = [{"token": "Yes", "logprob": -0.1}, {"token": "No", "logprob": -2.5}]
-    positions = {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": top}]}
-    for shown in (dictionaries, positions):
-        chat = {"choices": [{"message": {"content": "Yes"}, "logprobs": shown}]}
-        text = {"choices": [{"text": "Yes", "logprobs": shown}]}
-        for api, body in (("chat", chat), ("completions", text)):
-            reply = ask(Recorder(body), asking(top_logprobs=2), api=api)
-            assert (reply.logprobs, reply.logprob) == ({"Yes": -0.1, "No": -2.5}, -0.1)
+    chat = {"choices": [{"message": {"content": "Yes"}, "logprobs": shown}]}
+    text = {"choices": [{"text": "Yes", "logprobs": shown}], "usage": None}
+    for api, body in (("chat", chat), ("completions", text)):
+        reply = ask(Recorder(body), asking(top_logprobs=2), api=api)
+        assert (reply.logprobs, reply.logprob) == ({"Yes": -0.1, "No": -2.5}, -0.1)
     nothing = {"choices": [{"message": {"content": "Yes"}, "logprobs": {"top_logprobs": [None]}}]}
     assert ask(Recorder(nothing), asking(top_logprobs=2)).logprobs is None
 
@@ -375,17 +293,3 @@ def test_logprobs_are_read_in_either_form_from_either_kind_of_reply() -> None:
 def test_empty_answer_is_an_answer() -> None:
     """An empty text without any sign of reasoning is a reply like any other, and not an error."""
     assert ask(Recorder({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]})).text == ""
-
-
-def test_hidden_reasoning_is_told() -> None:
-    """A model that bills reasoning tokens and returns nothing is recognised without its reasoning."""
-    reply = {
-        "choices": [{"message": {"content": ""}, "finish_reason": "length"}],
-        "usage": {
-            "prompt_tokens": 9,
-            "completion_tokens": 1,
-            "completion_tokens_details": {"reasoning_tokens": 1},
-        },
-    }
-    with pytest.raises(ReplyError, match="turn reasoning off"):
-        ask(Recorder(reply))

@@ -32,26 +32,11 @@ SECRET = "Zq7Rw9Lm3Tn5Kd8Vb2Xc6Hj4"
 
 @pytest.mark.parametrize(
     "url",
-    [
-        f"https://h/v1?api_key={SECRET}",
-        f"https://h/v1?api-key={SECRET}",
-        f"https://h/v1?api-version=2024-10-21&apikey={SECRET}",
-        f"https://h/v1?key={SECRET}",
-        f"https://h/v1?subscription-key={SECRET}",
-        f"https://h/v1?access_token={SECRET}",
-        f"https://h/v1?code={SECRET}",
-        f"https://h/v1?X-Amz-Signature={SECRET}",
-        f"https://h/v1?q=sk-{SECRET}",
-        f"https://h/v1?q=sk%2D{SECRET}",
-        f"https://h/sk-{SECRET}/v1",
-        f"https://h/v1#gsk_{SECRET}",
-        f"https://me:{SECRET}@h/v1",
-        f"https://{SECRET}@h/v1",
-        f"me:{SECRET}@h/v1",
-        f"http://me:{SECRET}@[::",
-        f"ftp://me:{SECRET}@h",
-        f"sk-{SECRET}",
-    ],
+    [f"https://h/v1?{name}={SECRET}" for name in ("api_key", "api-key", "key", "access_token", "code")]
+    + [f"https://h/v1{tail}" for tail in (f"?q=sk-{SECRET}", f"?q=sk%2D{SECRET}", f"#gsk_{SECRET}")]
+    + [f"https://h/v1?api-version=1&apikey={SECRET}", f"https://h/v1?X-Amz-Signature={SECRET}"]
+    + [f"{user}@h/v1" for user in (f"https://me:{SECRET}", f"https://{SECRET}", f"me:{SECRET}")]
+    + [f"https://h/sk-{SECRET}/v1", f"http://me:{SECRET}@[::", f"ftp://me:{SECRET}@h", f"sk-{SECRET}"],
 )
 def test_secret_in_the_url_is_refused(url: str) -> None:
     """A URL with a key or a password is refused before anything is kept, with a cure, and is not shown."""
@@ -80,18 +65,14 @@ def test_ordinary_urls_are_accepted(url: str) -> None:
 
 @pytest.mark.parametrize(
     ("body", "names"),
-    [
-        ({"api_key": SECRET}, "'api_key'"),
-        ({"apiKey": SECRET}, "'apiKey'"),
+    [({name: SECRET}, repr(name)) for name in ("api_key", "apiKey", "vertex_credentials", "client_secret")]
+    + [
         (
             {"provider": {"headers": {"Authorization": f"Bearer {SECRET}"}}},
             "'provider.headers.Authorization'",
         ),
-        ({"user": f"sk-{SECRET}"}, "'user'"),
         ({"tools": [{"url": f"https://t/?k=hf_{SECRET}"}]}, "'tools.url'"),
-        ({"aws_secret_access_key": SECRET}, "'aws_secret_access_key'"),
-        ({"vertex_credentials": SECRET}, "'vertex_credentials'"),
-        ({"client_secret": SECRET}, "'client_secret'"),
+        ({"user": f"sk-{SECRET}"}, "'user'"),
         ({"password": "hunter2hunter2"}, "'password'"),
         ({"x": f"Bearer {SECRET}"}, "'x'"),
         ({f"sk-{SECRET}": 1}, "of the request"),
@@ -124,20 +105,7 @@ def test_ordinary_bodies_are_accepted(body: dict[str, Any]) -> None:
     assert Address("https://h/v1", "m", extra_body=body).extra_body == body
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        f"sk-{SECRET}",
-        f"hf_{SECRET}",
-        f"gsk_{SECRET}",
-        SECRET,
-        SECRET.upper(),
-        "a b",
-        "",
-        "1KEY",
-        f"X={SECRET}",
-    ],
-)
+@pytest.mark.parametrize("given", [f"sk-{SECRET}", SECRET, SECRET.upper(), "a b", "", "1KEY", f"X={SECRET}"])
 def test_the_key_in_place_of_its_variable(given: str) -> None:
     """Who gives the key instead of the name of its variable reads which is meant; the key is not shown."""
     done = blindcal("audit", "items.jsonl", "--model", "m", "--api-key-env", given)
@@ -164,14 +132,6 @@ def test_a_key_in_a_wrong_command_line_is_not_quoted(wrong: tuple[str, ...]) -> 
     done = blindcal("audit", "items.jsonl", "--model", "m", *wrong)
     assert done.exit_code == 2
     assert SECRET not in done.output
-
-
-@pytest.mark.parametrize(
-    "name", ["OPENAI_API_KEY", "my_key", "Key", "AZURE_OPENAI_API_KEY_2024_EAST", "_K", "OPENROUTER_API_KEY"]
-)
-def test_names_of_variables_are_accepted(name: str) -> None:
-    """A name that a variable may have is accepted."""
-    assert Address("https://h/v1", "m", api_key_env=name).api_key_env == name
 
 
 @pytest.mark.parametrize(
@@ -216,7 +176,7 @@ REPEATED = {
 
 
 @pytest.mark.parametrize("said", REPEATED.values(), ids=REPEATED)
-@pytest.mark.parametrize("before", [0, 195], ids="{} before".format)
+@pytest.mark.parametrize("before", [0, 195])
 def test_error_messages_are_redacted_before_they_are_cut(said: str, before: int) -> None:
     """However a server repeats the key, escaped or where we cut, none of it is quoted."""
     body = b'{"error": {"message": "%b%b"}}' % (b"y" * before, said.encode())

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job
 from blindcal.asking.limits import Limits
 from blindcal.asking.run_context import RunContext

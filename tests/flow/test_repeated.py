@@ -24,7 +24,7 @@ from blindcal.asking.run_context import RunContext
 from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing import audit as auditing
 from blindcal.auditing.audit import audit
-from blindcal.auditing.prepare import PROBED, Prepared
+from blindcal.auditing.prepare import PROBED, ReadyAudit
 from blindcal.auditing.prepare import prepare as prepare_as_usual
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
@@ -362,12 +362,12 @@ def test_choices_that_cannot_be_used_are_left_out() -> None:
     said = {"message": {"content": "Yes"}}
     silent = {"message": {"content": None, "reasoning_content": "hm"}}
     usage = {"prompt_tokens": 9, "completion_tokens": 30}
-    reply = read(200, json.dumps({"choices": [silent, said, said], "usage": usage}).encode(), chat=True)
+    reply = read(200, json.dumps({"choices": [silent, said, said], "usage": usage}).encode())
     assert isinstance(reply, Reply)
     assert (reply.text, [one.text for one in reply.further]) == ("Yes", ["Yes"])
     assert reply.usage == Usage(queries=2, attempts=1, prompt_tokens=9, completion_tokens=30)
     with pytest.raises(ReplyError, match="reasoning and no answer"):
-        read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode(), chat=True)
+        read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode())
 
 
 # The replay
@@ -442,8 +442,9 @@ def test_several_answers_at_once_make_a_whole_audit(
 ) -> None:
     """With n = 4 a quarter of the requests suffice; where n is ignored, nothing is lost or counted twice."""
 
-    async def four(*args: Any, **options: Any) -> Prepared:
-        return replace(await prepare_as_usual(*args, **options), at_once=4)
+    async def four(*args: Any, **options: Any) -> ReadyAudit:
+        ready = await prepare_as_usual(*args, **options)
+        return replace(ready, prepared=replace(ready.prepared, at_once=4))
 
     monkeypatch.setattr(auditing, "prepare", four)
     with replaying(questions, truth(), bias="rejected", temperature="rejected", n=behaviour) as server:

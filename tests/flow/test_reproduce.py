@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
-from blindcal.errors import InputError
 from blindcal.items import files
 from blindcal.methods import METHODS
 from blindcal.reproduce import page, sources, table
@@ -40,6 +34,9 @@ from blindcal.simulation import replay
 from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import generate, simulate
 from paths import SHARED
+
+SCORES = "id,label,p\nx,1,0.9\ny,0,0.2\n"
+LOGITS = "id,label,Yes|1, Yes|2,No|3,lse,argmax\nx,1,2.0,1.0,0.5,3.0,1\ny,0,0.1,0.0,0.5,2.0,9\n"
 
 
 def reproduce(*arguments: object) -> Result:
@@ -131,30 +128,6 @@ def test_again_it_is_bit_identical(tmp_path: Path) -> None:
     assert names == {"index.html", "table.md", "cells.csv", "figures"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Missing argument"),
-        (["nowhere.csv"], "no such file or folder"),
-        (["x.csv", "--method", "psychic"], "'latent'"),
-        (["x.csv", "--budgets", "9"], "from 1 to 8"),
-        (["x.csv", "--answers", "Yes"], "takes two words, the positive one first"),
-    ],
-)
-def test_wrong_names_are_answered_with_the_right_ones(arguments: list[str], message: str) -> None:
-    """An unknown method, budget or file gets one line that lists what there is."""
-    result = reproduce(*arguments)
-    assert result.exit_code != 0
-    assert message in result.output or message in str(result.exception)
-
-
-def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
-    """A column has one file."""
-    for name in ("a__b.csv", "a__b__logits.csv"):
-        (tmp_path / name).write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
-    assert "a second file of a b" in str(reproduce(tmp_path, "--out", tmp_path / "out").exception)
-
-
 def test_the_tables_hold_means_spreads_and_errors() -> None:
     """Means, spreads, errors and dashes in Markdown, CSV and JSON, names escaped in each."""
     estimates = (
@@ -186,40 +159,12 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
         assert "nan" not in (tmp_path / "out" / name).read_text()
 
 
-def test_tables_and_sources_show_themselves_in_one_line() -> None:
-    """What they hold is counted, not listed."""
-    one = column("a", "x", estimate("latent", 1))
-    assert repr(one) == "Column('a x', 10 items, 1 estimates)"
-    assert repr(MethodTable((one,), 2, 1)) == "MethodTable(1 columns, 1 rows, 1 seeds)"
-    assert repr(source(2)) == "Source('made up', 2 items)"
-    assert repr(source(2).recording) == "Recording('made', 2 items, 2 tokens)"
-
-
 def test_one_repeat_has_no_spread_to_draw() -> None:
     """A standard deviation takes two seeds: the bars of one have no whiskers, not whiskers of no length."""
     twice = [estimate("latent", 1, 0.1, seed) for seed in (0, 1)]
     for measured, low in ((twice[:1], None), (twice, 0.1)):
         drawn = page.gap_bins(column("a", "x", *measured), [Row("latent", 1)])["latent, K=1"]
         assert (drawn[0].gap.value, drawn[0].gap.low) == (0.1, low)
-
-
-def test_the_page_shows_names_as_text(tmp_path: Path) -> None:
-    """Whatever a model is called, it is text on the page; nothing is fetched from anywhere."""
-    hostile = column("<script>alert(1)</script>", "y", estimate("blind", 1))
-    written = page.write(MethodTable((hostile,), 2, 1), tmp_path).read_text()
-    assert "<script" not in written
-    assert "http://" not in written.replace("http://www.w3.org/", "")
-    assert "https://" not in written
-
-
-def test_fitted_rows_differ_from_the_published_ones(tmp_path: Path) -> None:
-    """Rows read by `latent` stand on a tint, whatever their name; figures lie beside the page."""
-    methods = ("sampling", "latent", "sampling+latent", "temperature")
-    one = column("m", "latent questions", *(estimate(method, 2) for method in methods))
-    written = page.write(MethodTable((one,), 2, 1), tmp_path).read_text()
-    tinted = re.findall(r'<tr class="ours"><th scope="row">(.*?)</th>', written)
-    assert tinted == ["latent, K=2", "sampling+latent, K=2", "temperature, K=2"] * 2  # estimates, errors
-    assert (tmp_path / "figures" / "m__latent-questions.svg").exists()
 
 
 def test_the_table_has_every_method_and_samples_read_by_latent() -> None:
@@ -270,96 +215,6 @@ def test_cells_are_the_estimates_of_simulate() -> None:
         assert cells == simulate(method, labels, p, queries=k, repeats=2).estimates
 
 
-def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
-    """After kill -9 its workers end, though they are at work."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    script = (
-        "from pathlib import Path\n"
-        "from blindcal.reproduce import sources, table\n"
-        "from blindcal.simulation.simulate import generate\n"
-        "def held(run):\n"
-        f"    return [] if run.seed < 2 else Path({str(gate)!r}).read_text()  # nobody writes\n"
-        "table.TableRun.measure = held\n"
-        "if __name__ == '__main__':\n"
-        "    known = sources.from_probabilities('made', 'up', *generate(300, 0))\n"
-        "    runs = table.table_runs(known, methods=('blind',))\n"
-        "    for cells in table.measure_runs(runs, jobs=2):\n"
-        "        print(cells, flush=True)\n"
-    )
-    (tmp_path / "work.py").write_text(script)
-    child = subprocess.Popen([sys.executable, tmp_path / "work.py"], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    with child:
-        assert child.stdout.readline() == "[]\n"
-        child.send_signal(signal.SIGKILL)
-        child.stdout.read()  # ends when the last worker that shares it has
-
-
-def test_files_are_found_and_named(tmp_path: Path) -> None:
-    """MODEL__DATASET is read off the file's name; what was said in words is found beside it."""
-    (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
-    (tmp_path / "a__b__verbalized.csv").write_text('id,label,text\nx,1,"Yes, 80%"\ny,0,perhaps\n')
-    (tmp_path / "c__d__logits.csv").write_text(
-        "id,label,Yes|1, Yes|2,No|3,lse,argmax\nx,1,2.0,1.0,0.5,3.0,1\ny,0,0.1,0.0,0.5,2.0,9\n"
-    )
-    scored, logits = map(sources.read, sources.find([tmp_path]))
-    assert (scored.model, scored.data, logits.model, logits.data) == ("a", "b", "c", "d")
-    assert scored.stated is not None
-    assert np.isfinite(scored.stated.p).mean() == 0.5
-    assert scored.p is not None
-    assert logits.probabilities("pair") == pytest.approx(1 / (1 + np.exp([-1.5, 0.4])))
-    assert len(logits.spelled("max").targets.positive) == 2
-    (tmp_path / "e__f.csv").write_text(
-        "id,label,p,p_max,p_sum,mass,Yes|1,No|2, Yes|3\nx,1,0.5,0.6,0.7,0.8,-1.0,-2.0,-1.5\n"
-    )
-    scored = sources.read(
-        tmp_path / "e__f.csv"
-    )  # as `blindcal score` writes it: all three semantics are there
-    assert scored.probabilities("pair") == pytest.approx([1 / (1 + np.exp(-1))])
-    assert scored.probabilities("sum") == pytest.approx([1 / (1 + np.exp(-np.logaddexp(-1, -1.5) - 2))])
-    assert np.exp(scored.recording.rest) == pytest.approx([0.2])
-    with pytest.raises(InputError, match=r"no columns for Maybe and Never.*'Yes', ' Yes', 'No'"):
-        sources.read(tmp_path / "c__d__logits.csv", positive="Maybe", negative="Never")
-    with pytest.raises(InputError, match="no such file"):
-        sources.find([tmp_path / "nowhere"])
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "data"),
-    [
-        ("meta-llama__Llama-3.1-8B__boolq__logits.csv.gz", "meta-llama__Llama-3.1-8B", "boolq"),
-        ("gpt-4o__mmlu.csv", "gpt-4o", "mmlu"),
-        ("gpt-4o.csv", "gpt-4o", "items"),
-        ("gpt-4o__logits.csv", "gpt-4o", "items"),
-    ],
-)
-def test_the_last_underscores_divide_model_and_set(name: str, model: str, data: str) -> None:
-    """A model's own name may hold two underscores, as ORGANISATION__MODEL does."""
-    assert sources.names(Path(name)) == (model, data)
-
-
-def test_what_was_said_is_read_by_the_words_that_were_asked_for(tmp_path: Path) -> None:
-    """Words of one's own go for answers in words too; a broken file of them is named, not a traceback."""
-    (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
-    beside = tmp_path / "a__b__verbalized.csv"
-    beside.write_text('id,label,text\nx,1,"Supported, 80%"\ny,0,"Refuted, 90%"\n')
-    found = sources.read(tmp_path / "a__b.csv", positive="Supported", negative="Refuted")
-    assert found.stated is not None
-    assert found.stated.p == pytest.approx([0.8, 0.1])
-    for text, message in (
-        ("id,label,text\nx,maybe,Yes\n", "must be 0 or 1"),
-        ("id,text\nx,Yes\n", "'label'"),
-    ):
-        beside.write_text(text)
-        with pytest.raises(InputError, match=f"a__b__verbalized.csv.*{message}"):
-            sources.read(tmp_path / "a__b.csv")
-    whole = gzip.compress(b"id,label,p,mass,Yes|1,No|2\n" + b"x,1,0.5,0.9,-1.0,-1.0\n" * 9000)
-    (tmp_path / "c__d.csv.gz").write_bytes(whole[:-20])
-    with pytest.raises(InputError, match=r"c__d.csv.gz, after line .*: cannot be read"):
-        sources.read(tmp_path / "c__d.csv.gz")
-
-
 def test_the_recorded_models_hold_what_they_are_said_to() -> None:
     """The oracles of the recorded cells under the three semantics, as their notes print them."""
     path = SHARED / "logits" / "smollm2__boolq__logits.csv.gz"
@@ -370,9 +225,84 @@ def test_the_recorded_models_hold_what_they_are_said_to() -> None:
     assert [round(float(one), 4) for one in found] == [0.0661, 0.0663, 0.0663]
 
 
-def test_choice_files_are_refused_with_what_reads_them(tmp_path: Path) -> None:
-    """The published table is about two answers."""
-    path = tmp_path / "model__set.csv"
-    path.write_text("id,logit_A,logit_B,logit_C,label\na,1,2,3,0\n")
-    with pytest.raises(InputError, match="by 'blindcal simulate'"):
-        sources.read(path)
+def test_the_page_shows_names_as_text_and_marks_our_rows(tmp_path: Path) -> None:
+    """Whatever a model is called, it is text; rows read by `latent` stand on a tint; nothing is fetched."""
+    methods = ("sampling", "latent", "sampling+latent", "temperature")
+    hostile = column("<script>alert(1)</script>", "latent set", *(estimate(method, 2) for method in methods))
+    written = page.write(MethodTable((hostile,), 2, 1), tmp_path).read_text()
+    assert "<script" not in written
+    assert "http://" not in written.replace("http://www.w3.org/", "")
+    assert "https://" not in written
+    tinted = re.findall(r'<tr class="ours"><th scope="row">(.*?)</th>', written)
+    assert tinted == ["latent, K=2", "sampling+latent, K=2", "temperature, K=2"] * 2  # estimates, errors
+    assert (tmp_path / "figures" / "script-alert-1-script__latent-set.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "message"),
+    [
+        ({}, ["nowhere.csv"], "no such file or folder"),
+        ({}, ["x.csv", "--method", "psychic"], "'latent'"),
+        ({}, ["x.csv", "--budgets", "9"], "from 1 to 8"),
+        ({"a__b.csv": SCORES, "a__b__logits.csv": SCORES}, ["."], "a second file of a b"),
+        ({"a__b.csv": "id,logit_A,logit_B,label\na,1,2,0\n"}, ["."], "by 'blindcal simulate'"),
+        ({"a__b.csv": LOGITS}, [".", "--answers", "Maybe,Never"], "no columns for Maybe and Never"),
+        (
+            {"a__b.csv": SCORES, "a__b__verbalized.csv": "id,label,text\nx,maybe,Yes\n"},
+            ["."],
+            "a__b__verbalized.csv, row 1, label: must be 0 or 1",
+        ),
+        (
+            {"a__b.csv": SCORES, "a__b__verbalized.csv": "id,text\nx,Yes\n"},
+            ["."],
+            "a__b__verbalized.csv: has no column 'label'",
+        ),
+    ],
+)
+def test_what_cannot_be_in_the_table_is_one_line(
+    files: dict[str, str],
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unknown methods, budgets and words, a second file of one name and broken files are named."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    result = reproduce(*arguments, "--out", "out")
+    assert result.exit_code != 0
+    assert message in result.output or message in str(result.exception)
+
+
+def test_files_are_found_and_read(tmp_path: Path) -> None:
+    """Probabilities, logits, and the spellings of `blindcal score`; what was said in words lies beside."""
+    (tmp_path / "a__b.csv").write_text(SCORES)
+    (tmp_path / "a__b__verbalized.csv").write_text('id,label,text\nx,1,"Yes, 80%"\ny,0,perhaps\n')
+    (tmp_path / "c__d__logits.csv").write_text(LOGITS)
+    scored, logits = map(sources.read, sources.find([tmp_path]))
+    assert (scored.name, logits.name) == ("a b", "c d")
+    assert scored.stated is not None
+    assert scored.stated.p == pytest.approx([0.8, np.nan], nan_ok=True)
+    assert scored.p is not None
+    assert logits.probabilities("pair") == pytest.approx(1 / (1 + np.exp([-1.5, 0.4])))
+    assert len(logits.spelled("max").targets.positive) == 2
+    (tmp_path / "e__f.csv").write_text(
+        "id,label,p,p_max,p_sum,mass,Yes|1,No|2, Yes|3\nx,1,0.5,0.6,0.7,0.8,-1.0,-2.0,-1.5\n"
+    )
+    scored = sources.read(tmp_path / "e__f.csv")
+    assert scored.probabilities("pair") == pytest.approx([1 / (1 + np.exp(-1))])
+    assert scored.probabilities("sum") == pytest.approx([1 / (1 + np.exp(-np.logaddexp(-1, -1.5) - 2))])
+    assert np.exp(scored.recording.rest) == pytest.approx([0.2])
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "data"),
+    [
+        ("meta-llama__Llama-3.1-8B__boolq__logits.csv.gz", "meta-llama__Llama-3.1-8B", "boolq"),
+        ("gpt-4o__logits.csv", "gpt-4o", "items"),
+    ],
+)
+def test_the_last_underscores_divide_model_and_set(name: str, model: str, data: str) -> None:
+    """A model's own name may hold two underscores, as ORGANISATION__MODEL does."""
+    assert sources.names(Path(name)) == (model, data)

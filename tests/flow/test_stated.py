@@ -6,6 +6,7 @@ import csv
 import gzip
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ import pytest
 
 from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.confidence_prompt import INSTRUCTION, ask_confidence
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
+from blindcal.endpoints.verbalized import INSTRUCTION, ask_confidence
 from blindcal.errors import BlindcalError, FatalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
 from blindcal.items.files import load
-from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
@@ -30,6 +30,8 @@ from blindcal.simulation.replay import Server, running
 from commanding import blindcal
 from paths import SHARED
 from serving import replaying, write_items
+
+pytestmark = pytest.mark.usefixtures("no_page")
 
 N = 120
 SAID = INSTRUCTION.replace("{positive}", "Yes").replace("{negative}", "No")
@@ -56,16 +58,6 @@ def test_a_plea_for_one_word_makes_room_for_the_instruction(prompt: str, kept: s
     system = Message("system", "Answer Yes or No.")
     asked = ask_confidence((system, Message("user", prompt)), ("Yes", "No"))
     assert asked == (system, Message("user", f"{kept}\n{SAID}"))
-
-
-def test_every_known_set_is_asked_for_a_confidence_without_contradiction() -> None:
-    """The templates of the known yes/no sets lose the sentence that asks for the word alone."""
-    for one in (one for one in SETS.values() if len(one.words) == 2):
-        (asked,) = ask_confidence((Message("user", one.template),), one.words)
-        before, _, said = asked.content.rpartition("\n")
-        assert one.template.startswith(before)
-        assert "Reply only" not in asked.content
-        assert said.startswith(f"Answer {one.words[0]} or {one.words[1]}, and say how confident you are")
 
 
 def test_a_stated_question_is_free_text_at_temperature_zero() -> None:
@@ -104,50 +96,37 @@ def serving(items: Path, said: dict[str, str] | None = None, **behaviour: Any) -
 
 
 def settings(server: Any, **more: Any) -> Settings:
-    base = {"model": "replay", "base_url": server.base_url, "method": "verbalized", "resamples": 40}
+    base = {"model": "replay", "base_url": server.base_url, "method": "verbalized", "resamples": 20}
     return Settings(**{**base, **more})
-
-
-def test_replies_without_an_answer_have_a_reason_of_their_own(items: Path, tmp_path: Path) -> None:
-    """What the endpoint failed to say is not taken for words of the model; and what it served is spent."""
-    with serving(items, fault="empty", fault_share=0.4) as server:
-        found = audit(items, settings(server), out=tmp_path / "run", limits=Limits(backoff=0.001))
-    empty = [count for reason, count in found.invalid_reasons.items() if "reply has no choices" in reason]
-    assert sum(empty) > 0
-    assert sum(found.invalid_reasons.values()) == found.counts.invalid
-    assert found.invalid_reasons["no confidence"] <= N // 10
-    assert found.spend.queries == server.answered > N
 
 
 def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> None:
     """Its figures are those of the stated confidences; what states none is counted, bounded and explained."""
     with serving(items, bias="rejected") as server:
-        found = audit(items, settings(server), out=tmp_path / "run")
+        shown = blindcal(
+            "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
+            "--method", "verbalized", "--set", "resamples=20",
+        )  # fmt: skip
         assert server.requests == N  # no probe, and no bias that this endpoint would reject
-        again = audit(items, settings(server), out=tmp_path / "run")
+        found = audit(items, settings(server), out=tmp_path / "run")
         assert server.requests == N
-    loaded = load(items)
-    labels = loaded.labels
+    assert shown.exit_code == 0, shown.output
+    assert f"invalid    {N // 10 + 1} of {N} answers; whatever they would have been" in shown.output
+    assert f"unread     no confidence {N // 10}, refusal 1" in shown.output
+    assert "measures   the confidence that the model states in words" in shown.output
+    labels = load(items).labels
     p = ConfidenceQuestion(("Yes", "No")).stated([texts()[f"q{k}"] for k in range(N)]).p
     known = np.isfinite(p)
     assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece.value, abs=1e-12)
     assert found.counts.invalid == N // 10 + 1
     assert found.invalid_reasons == {"no confidence": N // 10, "refusal": 1}
     low, high = found.ece_if_invalid
-    assert found.ece.value is not None
-    assert low < found.ece.value < high
-    assert (found.method, found.estimator, found.semantics, found.probe) == (
-        "verbalized",
-        "stated",
-        "stated",
-        None,
-    )
-    assert found.measures.startswith("the confidence that the model states in words")
+    assert low < (found.ece.value or 0) < high
+    assert (found.estimator, found.semantics, found.probe) == ("stated", "stated", None)
     assert found.example is not None
     assert found.example.messages[0].content.endswith(SAID)
     assert found.example.logit_bias == {}
-    assert again.ece == found.ece
-    assert AuditResult.load(tmp_path / "run" / "result.json") == again
+    assert AuditResult.load(tmp_path / "run" / "result.json") == found
     with pytest.raises(BlindcalError, match="has no fit"):
         open_run(tmp_path / "run").fit()
     with (tmp_path / "run" / "answers.csv").open() as file:
@@ -156,19 +135,20 @@ def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> 
     assert "\\nConfidence: " in rows["q1"]["text"]
 
 
-def test_a_verbalized_audit_stops_and_goes_on(items: Path, tmp_path: Path) -> None:
-    """Limits, faults and resuming are those of every run: nothing is asked twice."""
-    with serving(items, fault="500", fault_share=0.05) as server:
-        part = audit(
-            items, settings(server), out=tmp_path / "run", limits=Limits(max_queries=50, backoff=0.01)
-        )
-        assert not part.complete
-        assert part.counts.unanswered == N - 50
-        whole = audit(items, settings(server), out=tmp_path / "run", limits=Limits(backoff=0.01))
-        assert server.answered == N
-    with serving(items) as server:
-        at_once = audit(items, settings(server), out=tmp_path / "other")
-    assert whole.ece == at_once.ece
+def test_faults_limits_and_resuming_are_those_of_every_run(items: Path, tmp_path: Path) -> None:
+    """What the endpoint failed to say is not taken for words of the model, and nothing is asked twice."""
+    with serving(items, fault="empty", fault_share=0.4) as server:
+        limits = Limits(backoff=0.001)
+        part = audit(items, settings(server), out=tmp_path / "run", limits=replace(limits, max_queries=50))
+        assert (part.complete, part.counts.unanswered > 0) == (False, True)
+        found = audit(items, settings(server), out=tmp_path / "run", limits=limits)
+    empty = [count for reason, count in found.invalid_reasons.items() if "reply has no choices" in reason]
+    assert sum(empty) > 0
+    assert sum(found.invalid_reasons.values()) == found.counts.invalid
+    assert found.invalid_reasons["no confidence"] <= N // 10
+    assert found.spend.queries == server.answered > N
+    with serving(items) as server, pytest.raises(FatalError, match="no model 'other'"):
+        audit(items, settings(server, model="other"), out=tmp_path / "other")
 
 
 def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_path: Path) -> None:
@@ -178,12 +158,6 @@ def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_pa
         pytest.raises(UnfitError, match=r"'No, it is not\.'.*try another instruction="),
     ):
         audit(items, settings(server), out=tmp_path / "run")
-
-
-def test_an_endpoint_that_is_not_there_is_named(items: Path, tmp_path: Path) -> None:
-    """Without a probe the first query finds out that the model does not exist."""
-    with serving(items) as server, pytest.raises(FatalError, match="no model 'other'"):
-        audit(items, settings(server, model="other"), out=tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -209,13 +183,13 @@ def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
     words = SETS["boolq"].words
     path = tmp_path / "boolq.jsonl"
     with path.open("w") as file:
-        for record in itertools.islice(SETS["boolq"].records(SHARED / "data"), 300):
+        for record in itertools.islice(SETS["boolq"].records(SHARED / "data"), 120):
             file.write(json.dumps(record) + "\n")
     with gzip.open(recorded, "rt", newline="") as rows:
         said = {row["id"]: row["text"] for row in csv.DictReader(rows)}
     loaded = load(path, Settings(model="m", template=SETS["boolq"].template).prompt)
     asked, labels = list(loaded), loaded.labels
-    recording = Recording.from_probabilities([item.id for item in asked], np.full(300, 0.5))
+    recording = Recording.from_probabilities([item.id for item in asked], np.full(120, 0.5))
     with running(Server(recording, asked, spoken=RecordedTexts.load(recorded, words))) as server:
         found = audit(path, settings(server, template=SETS["boolq"].template), out=tmp_path / "run")
     p = ConfidenceQuestion(words).stated([said[item.id] for item in asked]).p
@@ -244,54 +218,3 @@ def test_answers_are_read_anew_without_asking(items: Path, tmp_path: Path) -> No
     assert fitted.spend == own.spend
     assert "read by maximum likelihood" in fitted.measures
     assert open_run(tmp_path / "run").fit(resamples=20).ece.value == pytest.approx(fitted.ece.value)
-
-
-def test_what_is_measured_follows_from_the_method() -> None:
-    """Drawn answers among several spellings follow their sum; thresholds follow the likeliest one."""
-    kinds = {name: (method.semantics("pair"), method.semantics("max")) for name, method in METHODS.items()}
-    assert kinds == {
-        "logprobs": ("pair", "max"),
-        "latent": ("pair", "max"),
-        "blind": ("pair", "max"),
-        "sampling": ("pair", "sum"),
-        "extraction": ("pair", "max"),
-        "temperature": ("sum", "sum"),
-        "repeated": ("configured", "configured"),
-        "verbalized": ("stated", "stated"),
-    }
-
-
-# The command line
-
-
-def test_the_headline_says_what_was_measured_and_not_read(items: Path, tmp_path: Path) -> None:
-    """The command prints the share of answers that could not be read, why, and what the figures are."""
-    with serving(items) as server:
-        shown = blindcal(
-            "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-            "--method", "verbalized",
-        )  # fmt: skip
-    assert shown.exit_code == 0, shown.output
-    assert f"invalid    {N // 10 + 1} of {N} answers; whatever they would have been" in shown.output
-    assert f"unread     no confidence {N // 10}, refusal 1" in shown.output
-    assert "measures   the confidence that the model states in words" in shown.output
-
-
-def test_the_help_says_what_each_method_asks() -> None:
-    """Every method is listed with its usual number of queries and what it asks for."""
-    shown = blindcal("audit", "--help").output
-    for name, method in METHODS.items():
-        assert f"\n    {name:11}  K={method.queries:g}" in shown
-    assert "without logit_bias" in shown
-
-
-def test_a_dry_run_counts_long_answers(items: Path) -> None:
-    """Free text costs more tokens in and out than a word does, and the plan says so."""
-    plans = {
-        method: json.loads(
-            blindcal("audit", items, "--model", "m", "--method", method, "--dry-run", "--json").output
-        )
-        for method in ("latent", "verbalized")
-    }
-    assert plans["verbalized"]["completion_tokens"] == STATED_TOKENS * N
-    assert plans["verbalized"]["prompt_tokens"] > plans["latent"]["prompt_tokens"] + N * len(SAID) / 5

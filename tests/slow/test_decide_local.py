@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from blindcal.asking.limits import Limits
-from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.prepared import Prepared
 from blindcal.certifying.decide import decide
 from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.address import Address

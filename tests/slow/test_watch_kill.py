@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from blindcal.results.watch_result import WatchResult
+from blindcal.store.watch_store import WatchStore
+from blindcal.watching.watch import watch
 from killing import CONCURRENCY
-from watch_killing import Moment, Step, go, result_of
-from watching import production, write
+from mortal import LIMITS, Fate, killed
+from watching import Clock, copied_monitors, production, write
 
-STEPS: tuple[Step, ...] = ("begin_look", "begun_look", "end_look", "ended_look", "save")
-ASKING: tuple[Step, ...] = ("request", "reply")
+STEPS = ("before begin_look", "after begin_look", "before end_look", "after end_look", "before save")
+
+
+def run_watch(run: Path, stream: Path, out: Path, base_url: str, fate: Fate, more: dict[str, Any]) -> None:
+    fate.surrounds(WatchStore, "begin_look")
+    fate.surrounds(WatchStore, "end_look")
+    fate.surrounds(WatchResult, "save")
+    with copied_monitors(run.parent):
+        watch(stream, run, out=out, endpoint=fate.endpoint(base_url), limits=LIMITS, clock=Clock(), **more)
+
+
+def result_of(out: Path) -> WatchResult:
+    """What a watch wrote, apart from where, and from the number of requests that failed."""
+    found = WatchResult.load(out)
+    return replace(found, folder="", spend=replace(found.spend, attempts=0))
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
@@ -23,30 +41,24 @@ def test_twenty_kills_change_nothing_and_cost_little(tmp_path: Path) -> None:
     At most what was in flight is asked again, and nothing is lost that was counted.
     """
     luck = random.Random(15)
-    moments = [
-        *(Moment(step, 1) for step in STEPS for _ in range(2)),
-        *(Moment(step, luck.randint(5, 40)) for step in ASKING for _ in range(5)),
-    ]
-    luck.shuffle(moments)
+    fates = [Fate(step) for step in STEPS for _ in range(2)]
+    fates += [Fate(step, luck.randint(5, 40)) for step in ("request", "reply") for _ in range(5)]
+    luck.shuffle(fates)
+    whole, out = tmp_path / "whole", tmp_path / "killed"
     with production(tmp_path, fault="500", fault_share=0.05) as live:
         stream = write(tmp_path / "stream.jsonl", live.records(labelled=False))
         rows = [{"id": f"q{k}", "label": int(live.labels[k])} for k in range(150, 390)]
-        labels = write(tmp_path / "labels.jsonl", rows)
-        url, more = live.server.base_url, {"labels": labels, "rate": 0.8, "every": 15}
-        before = live.server.answered
-        assert not go(live.run, stream, tmp_path / "whole", url, None, **more)
-        alone = live.server.answered - before
-        expected = result_of(tmp_path / "whole")
+        more = {"labels": write(tmp_path / "labels.jsonl", rows), "rate": 0.8, "every": 15}
+        url, before = live.server.base_url, live.server.answered
+        assert not killed(run_watch, live.run, stream, whole, url, Fate(), more)
+        alone, before = live.server.answered - before, live.server.answered
+        expected = result_of(whole)
         assert not expected.raised, (expected.state.alarms, expected.facts)
-        before, kills = live.server.answered, 0
-        for moment in moments:
-            kills += go(live.run, stream, tmp_path / "killed", url, moment, **more)
-        assert not go(live.run, stream, tmp_path / "killed", url, None, **more)
+        assert all(killed(run_watch, live.run, stream, out, url, fate, more) for fate in fates)
+        assert not killed(run_watch, live.run, stream, out, url, Fate(), more)
         again = live.server.answered - before - alone
-        asked = live.asked(tmp_path / "killed")
-        assert asked == live.asked(tmp_path / "whole")
-    assert kills == len(moments) == 20
-    assert 0 <= again <= kills * CONCURRENCY
+        assert live.asked(out) == live.asked(whole)
+    assert 0 <= again <= len(fates) * CONCURRENCY
     assert expected.look == 13
     assert expected.labelled > 150
-    assert result_of(tmp_path / "killed") == expected
+    assert result_of(out) == expected

@@ -9,15 +9,14 @@ import pytest
 from scipy.special import expit, logsumexp
 from scipy.stats import binom
 
-from blindcal.confidence_prompt import ask_confidence, ask_json
-from blindcal.endpoints.free_text import parse_free_text
+from blindcal.endpoints.free_text import ask_json, parse_free_text
 from blindcal.endpoints.query_format import (
     ConfidenceQuestion,
     FreeTextQuestion,
     LogprobQuestion,
     TokenQuestion,
 )
-from blindcal.endpoints.verbalized import parse_stated_choice
+from blindcal.endpoints.verbalized import ask_confidence, parse_stated_choice
 from blindcal.errors import InputError
 from blindcal.records import INVALID, Message, Reply, Targets, Token
 
@@ -51,12 +50,6 @@ def test_answers_that_read_alike_are_refused() -> None:
         TokenQuestion(clash)
 
 
-def test_constraints_allow_every_answer() -> None:
-    """All tokens are named, in the order of the answers."""
-    request = TokenQuestion(FOUR, biased=False, constraint="allowed_token_ids").request((), 0.0, 1.0)
-    assert request.fields == {"allowed_token_ids": [10, 11, 12, 13]}
-
-
 # Our own noise
 
 
@@ -65,12 +58,11 @@ SPELLED = Targets(
 )
 
 
-@pytest.mark.parametrize("shift", [-1.5, 0.0, 2.0])
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize(("shift", "temperature"), [(-1.5, 1.0), (2.0, 2.0)])
 def test_own_noise_draws_the_sum_of_the_spellings(shift: float, temperature: float) -> None:
     """The greedy answers to queries with Gumbel numbers follow the summed log-odds (METHOD 8)."""
     logits = np.array([1.0, 0.2, 0.5, 0.9, -1.0])
-    question, count = TokenQuestion(SPELLED, own_noise=7), 4000
+    question, count = TokenQuestion(SPELLED, own_noise=7), 2000
     positive = 0
     for number in range(count):
         request = question.request((), shift, temperature, number)
@@ -85,7 +77,7 @@ def test_own_noise_draws_the_sum_of_the_spellings(shift: float, temperature: flo
 def test_own_noise_stays_inside_the_limit_and_can_be_made_again() -> None:
     """No bias exceeds that of a query without noise; the numbers follow from the seed and the query."""
     question = TokenQuestion(SPELLED, own_noise=7)
-    for number in range(500):
+    for number in range(100):
         sent = question.request((), 50.0, 1.0, number).logit_bias
         assert max(sent.values()) <= 100
         assert sent == question.request((), 50.0, 1.0, number).logit_bias
@@ -146,7 +138,7 @@ def test_logprobs_give_the_likeliest_answer_against_the_rest() -> None:
     assert question.parse(Reply("The", logprobs=logs(The=0.9))).answer == INVALID
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_what_a_short_list_leaves_open_is_bounded(seed: int) -> None:
     """The true one-against-the-rest log-odds are between the bounds, however few logprobs are shown."""
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
+from blindcal.asking.governor import GovernedEndpoint
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError, ReplyError, RetryableError
 from blindcal.records import Message, Reply, Request
 from governed import HurriedGovernor, hurried

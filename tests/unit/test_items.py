@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import errno
 import gzip
 import json
 import tracemalloc
@@ -19,7 +18,7 @@ from blindcal.errors import InputError
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.items.repeated_prompts import RepeatedPrompts
-from blindcal.records import Item, Message
+from blindcal.records import Message
 
 HOSTILE = [
     "\x1b[31mred\x1b[0m\x07",
@@ -35,20 +34,6 @@ HOSTILE = [
 def write_jsonl(path: Path, records: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
-
-
-def test_prompts_become_single_user_messages(tmp_path: Path) -> None:
-    """A record with a prompt is one user message; id and group are taken over as text."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "Is it?", "label": 1, "id": 7, "group": "g"}])
-    items = load(path)
-    assert list(items) == [Item("7", 1, (Message("user", "Is it?"),), group="g")]
-
-
-def test_items_without_id_are_numbered_from_zero(tmp_path: Path) -> None:
-    """An item that names no id is known by its place."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 0}, {"prompt": "b", "label": 1}])
-    items = load(path)
-    assert [item.id for item in items] == ["0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +75,6 @@ def test_a_label_map_adds_words(tmp_path: Path) -> None:
     assert RecordFormat(label_map={"1": 0, "0": 1}).item({"prompt": "a", "label": "1.0"}, 0).label == 0
 
 
-def test_a_label_map_maps_to_zero_and_one_only() -> None:
-    """A label map to anything else is refused before a file is read."""
-    with pytest.raises(InputError, match="must map to 0 or 1"):
-        RecordFormat(label_map={"sure": 2})
-
-
 def test_messages_are_taken_as_they_are_after_the_system_message(tmp_path: Path) -> None:
     """Chat messages keep their roles, and a system message goes first."""
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
@@ -127,12 +106,6 @@ def test_a_template_reaches_nothing_but_fields(tmp_path: Path, field: str) -> No
     path = write_jsonl(tmp_path / "a.jsonl", [{"q": "text", "label": 1}])
     with pytest.raises(InputError, match="template"):
         load(path, RecordFormat(template="{" + field + "}"))
-
-
-def test_a_template_without_fields_is_refused() -> None:
-    """A template that names no field would ask the same question of every item."""
-    with pytest.raises(InputError, match="names no field"):
-        RecordFormat(template="Is it so?")
 
 
 def test_plain_completions_have_prompt_messages(tmp_path: Path) -> None:
@@ -171,64 +144,6 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
         assert items.digest == digest
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", b"", "holds no items"),
-        ("a.jsonl", b"\n \n", "holds no items"),
-        ("a.jsonl", b'{"prompt":"a","label":1}\n{"prompt"', "line 2: is not JSON"),
-        ("a.jsonl", b"[1]\n", "line 1: must be a JSON object"),
-        ("a.jsonl", b'{"prompt":"\xff","label":1}\n', "line 1: is not UTF-8"),
-        ("a.jsonl", b'{"prompt":"a"}\n', "line 1: field 'label' is missing"),
-        ("a.jsonl", b'{"label":1}\n', "line 1: needs a field 'prompt'"),
-        ("a.jsonl", b'{"prompt":null,"label":1}\n', "field 'prompt' must be text"),
-        ("a.jsonl", b'{"prompt":"a","label":1,"id":[]}\n', "field 'id' must be text"),
-        ("a.jsonl", b"[" * 100_000, "line 1: is nested more than 100 levels deep"),
-        ("a.jsonl.gz", b"not gzip", "cannot be read"),
-        ("a.jsonl.gz", gzip.compress(b'{"prompt":"a","label":1}\n' * 99, mtime=0)[:-9], "cannot be read"),
-        ("a.csv", b"prompt,label\na,1\nb,1,2\n", "line 3: has more fields than the header"),
-        ("a.csv", b'prompt,label\na,1\n"b,1\n', "cannot be read"),
-        ("a.csv", b"prompt,label\n\xe9,1\n", "is not UTF-8"),
-        ("a.csv", b"prompt,label\na\n", "line 2: field 'label' is missing"),
-        ("a.parquet", b"PAR1nonsense", "is not a Parquet file"),
-        ("a.txt", b"hello", "must end in .jsonl"),
-    ],
-)
-def test_broken_files_are_refused_where_they_break(
-    tmp_path: Path, name: str, content: bytes, message: str
-) -> None:
-    """What is wrong with a file is said in one line with the place."""
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=message) as raised:
-        load(tmp_path / name)
-    assert "\n" not in str(raised.value)
-    assert name in str(raised.value)
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    """A path that is no file is refused by name."""
-    with pytest.raises(InputError, match="no such file"):
-        load(tmp_path / "none.jsonl")
-
-
-def test_repeated_ids_are_refused(tmp_path: Path) -> None:
-    """Two items of one id could not be told apart in the results."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1, "id": i} for i in ("x", "y", "x")])
-    with pytest.raises(InputError, match="items 1 and 3 share the id 'x'"):
-        load(path)
-
-
-def test_groups_are_numbered_in_order_of_appearance(tmp_path: Path) -> None:
-    """Group numbers do not depend on the process; an item without a group is one of its own."""
-    names = ["z", "a", None, "z", None]
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [{"prompt": k, "label": 1, "group": names[int(k)]} for k in "01234"]
-    )
-    items = load(path)
-    assert items.groups is not None
-    assert items.groups.tolist() == [0, 1, 2, 0, 3]
-
-
 def test_the_digest_covers_prompt_label_and_group(tmp_path: Path) -> None:
     """Items that differ in anything asked or estimated from have another digest."""
     base = {"prompt": "a", "label": 1, "group": "g"}
@@ -248,15 +163,6 @@ def test_hostile_text_arrives_unchanged(tmp_path: Path, text: str) -> None:
     assert items[0].id == text[:40]
     items = load(tmp_path / "a.jsonl", RecordFormat(template="<{prompt}>"))
     assert items[0].messages[0].content == f"<{text}>"
-
-
-def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
-    """Half a character, which no request could carry, becomes U+FFFD."""
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"prompt": "a\\ud800b", "label": 1, "id": "\\udfff"}\n')
-    items = load(path)
-    assert items[0].messages[0].content == "a\ufffdb"
-    assert items[0].id == "\ufffd"
 
 
 @given(st.text(st.characters(), min_size=1))
@@ -300,44 +206,48 @@ def test_bytes_in_parquet_are_text(tmp_path: Path) -> None:
         load(tmp_path / "b.parquet")
 
 
-def test_missing_numbers_name_no_group(tmp_path: Path) -> None:
-    """A table that marks missing values as NaN does not put them all into one group."""
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"prompt": "{k}", "label": 1, "group": NaN, "id": NaN}}\n' for k in range(3)))
-    items = load(path)
-    assert items.groups is None
-    assert [item.id for item in items] == ["0", "1", "2"]
+@pytest.mark.parametrize(
+    ("asked", "groups"),
+    [
+        ([("z", "0"), ("a", "1"), (None, "2"), ("z", "3"), (None, "4")], [0, 1, 2, 0, 3]),
+        ([(None, "a"), (None, "b"), (None, "a"), (None, "c"), (None, "c")], [0, 1, 0, 2, 2]),
+        (
+            [("g", "a"), ("h", "a"), ("h", "b"), (None, "b"), ("i", "c"), (None, "d"), (None, "e")],
+            [0, 0, 0, 0, 1, 2, 3],
+        ),
+        ([(float("nan"), "a"), (float("nan"), "b")], None),
+    ],
+)
+def test_items_of_a_group_or_a_prompt_are_one_unit(
+    asked: list[tuple[Any, str]], groups: list[int] | None, tmp_path: Path
+) -> None:
+    """Units are numbered as they appear; groups that share a prompt are one; a missing group is none."""
+    records = [{"prompt": prompt, "label": 1, "group": group} for group, prompt in asked]
+    items = load(write_jsonl(tmp_path / "a.jsonl", records))
+    assert (None if items.groups is None else items.groups.tolist()) == groups
 
 
-def test_items_with_the_same_prompt_are_one_group(tmp_path: Path) -> None:
-    """Items that are answered alike are resampled together, and counted, with those of both labels."""
+def test_repeated_prompts_are_counted(tmp_path: Path) -> None:
+    """Items that are answered alike are counted, with those of both labels."""
     asked = [("a", 1), ("b", 0), ("a", 1), ("c", 1), ("c", 0), ("a", 1)]
     records = [{"prompt": prompt, "label": label} for prompt, label in asked]
     items = load(write_jsonl(tmp_path / "a.jsonl", records))
-    assert items.groups is not None
-    assert items.groups.tolist() == [0, 1, 0, 2, 2, 0]
     assert items.repeated(np.arange(6)) == RepeatedPrompts(items=3, conflicting=2)
     assert items.repeated(np.array([0, 1, 3])) is None
-    items = load(write_jsonl(tmp_path / "b.jsonl", records[:2]))
-    assert items.groups is None
 
 
-def test_groups_that_share_a_prompt_are_one(tmp_path: Path) -> None:
-    """Two texts about which the same is asked are not independent, nor is a third that overlaps one."""
-    asked = [("g", "a"), ("h", "a"), ("h", "b"), (None, "b"), ("i", "c"), (None, "d"), (None, "e")]
-    records = [{"prompt": prompt, "label": 1, "group": group} for group, prompt in asked]
-    items = load(write_jsonl(tmp_path / "a.jsonl", records))
-    assert items.groups is not None
-    assert items.groups.tolist() == [0, 0, 0, 0, 1, 2, 3]
+def test_half_a_character_is_replaced(tmp_path: Path) -> None:
+    """A lone surrogate, which no request could carry, becomes U+FFFD; without an id, the number is one."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"prompt": "a\\ud800b", "label": 1, "id": "\\udfff"}\n{"prompt": "b", "label": 0}\n')
+    items = load(path)
+    assert items[0].messages[0].content == "a\ufffdb"
+    assert [item.id for item in items] == ["\ufffd", "1"]
 
 
-def test_an_unreadable_file_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that may not be opened is named with the cause and a cure."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}])
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "a.jsonl")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(InputError, match=r"a.jsonl: cannot be read \(permission denied\); change its perm"):
-        load(path)
+def test_settings_that_fit_no_record_are_refused() -> None:
+    """A template without a field would ask the same of every item; labels of two answers are 0 and 1."""
+    with pytest.raises(InputError, match="names no field"):
+        RecordFormat(template="Is it so?")
+    with pytest.raises(InputError, match="must map to 0 or 1"):
+        RecordFormat(label_map={"sure": 2})

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
-from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.prepared import Prepared
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import InputError

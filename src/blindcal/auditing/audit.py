@@ -12,32 +12,25 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from blindcal.asking.controls import Controls
-from blindcal.asking.governor import Governor
-from blindcal.asking.limits import Limits, Stopped
-from blindcal.asking.opened_run import answers_kept, opened_run
+from blindcal.asking.limits import Limits
+from blindcal.asking.opened_run import opened_run
 from blindcal.asking.run_context import RunContext, blocking
-from blindcal.asking.sender import RunOutcome, ask_design
-from blindcal.auditing.audit_design import AuditDesign, audit_design
-from blindcal.auditing.conclude import conclude, write_files
-from blindcal.auditing.prepare import Prepared, job_of, prepare
-from blindcal.auditing.session import Session, begin, check_affords_probe, control_every, settle
+from blindcal.asking.sender import ask_design
+from blindcal.auditing.conclude import conclude
+from blindcal.auditing.prepare import prepare
+from blindcal.auditing.prepared import Session, control_every, job_of
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
-from blindcal.methods import METHODS
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
-from blindcal.results.oracle import Truth, read_truth
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
 from blindcal.text import printable
-
-T = TypeVar("T")
 
 
 async def audit_async(
@@ -97,65 +90,34 @@ async def audit_async(
     async with opened_run(folder, settings.endpoint, run, endpoint, Store) as (store, governor):
         run.tell("reading items")
         loaded = await asyncio.to_thread(open_items, items, settings.prompt)
-        session = await asyncio.to_thread(begin, Session(loaded, settings, store, run))
-        check_affords_probe(session)
-        wanted = None if session.settings.auto else await asyncio.to_thread(audit_design, session)
-        truth = await asyncio.to_thread(_read_oracle, session, oracle)
-        started, known = time.monotonic(), store.usage("design").queries
-        prepared = await prepare(session, governor, targets=targets, force=force)
-        if wanted is None:
-            session = settle(session, prepared.method)
-            wanted = await asyncio.to_thread(audit_design, session)
-            truth = await asyncio.to_thread(_read_oracle, session, oracle)
+        begun, known = time.monotonic(), store.usage("design").queries
+        session = Session(loaded, settings, store, run)
+        truth = None if oracle is None else Path(oracle)
+        ready = await prepare(session, governor, oracle=truth, targets=targets, force=force)
         run.tell("asking")
-        outcome = await _ask(session, prepared, wanted, governor, force)
+        job, prepared = job_of(ready.session, ready.prepared), ready.prepared
+        seen = prepared.probe is not None and prepared.objection is None  # the probe saw the bias act
+        controls = Controls(job, every=control_every(ready.session) if seen else None, force=force)
+        outcome = await ask_design(ready.design, job, governor, planned=ready.planned, controls=controls)
         if outcome.stopped is not None and not len(outcome.answered):
-            raise _stopped_early(session, outcome.stopped)
+            raise NotIdentifiedError(
+                f"{printable(str(outcome.stopped))} before the first answer: the probe alone took "
+                f"{store.usage('probe').queries} queries, and {len(loaded)} items are to be asked",
+                remedy="nothing is lost: run the same again, with a higher limit if one was reached",
+            )
         seconds = store.note("seconds") or 0.0
         if outcome.usage.queries > known:
-            seconds += time.monotonic() - started
+            seconds += time.monotonic() - begun
             store.set_note("seconds", seconds)
         parts = len(set(loaded.parts or ()))
         run.tell(f"estimating, also each of {parts} parts" if parts else "estimating")
-        result = await asyncio.to_thread(conclude, session, prepared, wanted, outcome, seconds, truth)
-        run.tell("writing the report")
-        with answers_kept():
-            await asyncio.to_thread(write_files, session, result, folder)
-    return result
+        return await asyncio.to_thread(conclude, ready, outcome, seconds, folder)
 
 
 audit = blocking(audit_async)
-
-
-def _read_oracle(session: Session, oracle: str | Path | None) -> Truth | None:
-    """The truth to compare with, under the semantics of the method."""
-    settings = session.settings
-    if oracle is None:
-        return None
-    about = settings.endpoint.model, settings.semantics, settings.answer_words
-    drawn = not METHODS[settings.assumed_method].tempered
-    return read_truth(Path(oracle), session.items, *about, drawn=drawn)
 
 
 def default_folder(items: str | Path, model: str) -> Path:
     """The default run folder: the same for the same items and model."""
     names = stem(Path(items)), model
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", one).strip("-.") for one in names)
-
-
-async def _ask(
-    session: Session, prepared: Prepared, wanted: AuditDesign, governor: Governor, force: bool
-) -> RunOutcome:
-    """Get the queries of a design answered, with controls among them."""
-    job = job_of(session, prepared)
-    seen = prepared.probe is not None and prepared.objection is None  # the probe saw the bias act
-    controls = Controls(job, every=control_every(session) if seen else None, force=force)
-    return await ask_design(wanted.design, job, governor, planned=wanted.planned, controls=controls)
-
-
-def _stopped_early(session: Session, why: Stopped) -> NotIdentifiedError:
-    return NotIdentifiedError(
-        f"{printable(why.reason)} before the first answer: the probe alone took "
-        f"{session.store.usage('probe').queries} queries, and {len(session.items)} items are to be asked",
-        remedy="nothing is lost: run the same again, with a higher limit if one was reached",
-    )

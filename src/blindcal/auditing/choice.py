@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from blindcal.auditing.session import ONCE
 from blindcal.errors import InputError
 from blindcal.methods import LEAST_REPEATED, METHODS
 from blindcal.planning.forecast import MAX_QUERIES, half_width
@@ -21,6 +20,8 @@ from blindcal.probing.findings import Probe
 from blindcal.records import Way
 from blindcal.settings import DEFAULT_BINS, Settings
 
+ONCE: tuple[Way, ...] = ("logprobs", "stated confidence")
+"""Ways to audit in which asking an item again tells nothing more."""
 METHOD_OF: dict[Way, str] = {
     "logprobs": "logprobs",
     "thresholds": "latent",

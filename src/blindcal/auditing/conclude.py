@@ -11,11 +11,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.opened_run import answers_kept
 from blindcal.asking.sender import RunOutcome
-from blindcal.auditing.audit_design import AuditDesign
 from blindcal.auditing.item_sample import members_of
-from blindcal.auditing.prepare import Prepared
-from blindcal.auditing.session import Session
+from blindcal.auditing.prepare import ReadyAudit
 from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import AnswerMargins, Findings
@@ -24,7 +23,6 @@ from blindcal.items.files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.oracle import Truth
 from blindcal.results.result import (
     RESULT_FILE,
     AnswerCounts,
@@ -43,22 +41,26 @@ MOST_REASONS = 5
 """Reasons why replies could not be used that the result names."""
 
 
-def conclude(
-    session: Session,
-    prepared: Prepared,
-    asked: AuditDesign,
-    outcome: RunOutcome,
-    seconds: float,
-    truth: Truth | None = None,
-) -> AuditResult:
-    """Compute the result of a run: all estimates, and what the answers cost."""
+def conclude(ready: ReadyAudit, outcome: RunOutcome, seconds: float, folder: Path) -> AuditResult:
+    """Compute the result of a run, and write it, its answers and its page into a folder."""
+    result = _result(ready, outcome, seconds)
+    ready.session.run.tell("writing the report")
+    with answers_kept():
+        write_answers(ready.session.store, folder / ANSWERS_FILE, result.answers)
+        result.save(folder / RESULT_FILE)
+        write_page(result, folder / PAGE_FILE)
+    return result
+
+
+def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResult:
+    session, prepared, truth = ready.session, ready.prepared, ready.truth
     settings, items = session.settings, session.items
     question = prepared.question(settings)
     answered, reasons = session.store.answered(), session.store.invalid_reasons()
     if isinstance(question, ConfidenceQuestion):
         stated = _stated(session.store, question)
         answered, reasons = replace(answered, stated=stated.p), stated.reasons
-    members = members_of(asked.stages, len(items))
+    members = members_of(ready.stages, len(items))
     steady, noise = check_steadiness(
         session.store,
         items.labels,
@@ -70,7 +72,7 @@ def conclude(
     session.store.set_note("noise", msgspec.to_builtins(noise.posterior))
     evidence = Evidence(
         method=settings.design.method,
-        design=asked.design,
+        design=ready.design,
         labels=items.labels,
         answers=answered,
         groups=items.groups,
@@ -135,13 +137,6 @@ def _stated(store: Store, question: ConfidenceQuestion) -> VerbalAnswers:
     """What the answers state; those without a usable reply state nothing and are not counted here."""
     unusable = set(store.unusable(0, sum(map(len, store.rounds()))).tolist())
     return question.stated(None if query in unusable else text for query, _, text, _ in store.texts())
-
-
-def write_files(session: Session, result: AuditResult, folder: Path) -> None:
-    """Write the answers, the result and the report of a run into its folder."""
-    write_answers(session.store, folder / ANSWERS_FILE, result.answers)
-    result.save(folder / RESULT_FILE)
-    write_page(result, folder / PAGE_FILE)
 
 
 def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:

@@ -1,148 +1,179 @@
-"""What must be known before the first query of an audit: the answer tokens and the probe's verdict."""
+"""Prepare an audit: begin its run, choose tokens and method, probe the endpoint, and make the design."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
-from blindcal.asking.job import Job
-from blindcal.auditing.choice import METHOD_OF, MethodChoice
-from blindcal.auditing.session import Session
+from blindcal.asking.governor import GovernedEndpoint, Governor
+from blindcal.auditing.choice import METHOD_OF, ONCE, MethodChoice
+from blindcal.auditing.item_sample import sample_stages
+from blindcal.auditing.prepared import Prepared, Session
+from blindcal.design import Design
 from blindcal.endpoints import tokens, vocabulary
 from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
     ConfidenceQuestion,
     FreeTextQuestion,
     LogprobQuestion,
-    QuestionFormat,
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
 from blindcal.errors import InputError, UnfitError
 from blindcal.items.files import Items
-from blindcal.methods import ASSUMED, AUTO, METHODS, Method
+from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make_design
 from blindcal.planning.plan import probe_queries
+from blindcal.prices import CHARACTERS_A_TOKEN
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
 from blindcal.records import (
-    AnswerFormat,
+    IntArray,
     Item,
     Semantics,
     Targets,
     Token,
+    Usage,
     Way,
 )
+from blindcal.results.oracle import Truth, read_truth
 from blindcal.settings import Settings
 
+_CLEARLY = 1.5  # factor by which the estimated cost of the probe may exceed the limit
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What must be known before the first query; noted in the run, so that it is paid for once.
+@dataclass(frozen=True, kw_only=True)
+class ReadyAudit:
+    """An audit that is ready to ask: its session, what was learnt of the endpoint, its design and the truth.
 
-    ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
-    could not verify although the estimates depend on it. ``method`` is the chosen
-    one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
-    the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
-    ``at_once`` answers are asked for in one request.
+    ``stages`` are the items in the sample (``None`` for all), and ``planned`` is the number of queries.
     """
 
-    targets: Targets
-    max_shift: float
-    jitter: float = 0.0
-    probe: Probe | None = None
-    objection: str | None = None
-    unverified: str | None = None
-    method: str = ""
-    answer_format: AnswerFormat = "word"
-    constraint: ConstraintName | None = None
-    top: int = TOP_LOGPROBS
-    tempered: bool = True
-    at_once: int = 1
-
-    def question(self, settings: Settings) -> QuestionFormat:
-        """How queries are formatted and their answers read."""
-        design, most = settings.design, settings.max_tokens(self.answer_format)
-        if settings.estimator_name == "stated":
-            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction, most, self.tempered)
-        method = METHODS[design.method]
-        if method.logprobs:
-            return _logprob_question(self.targets, self.targets.semantics, self.top, tempered=self.tempered)
-        seed = design.seed if design.send_seed else None
-        if self.answer_format != "word":
-            return FreeTextQuestion(
-                settings.answer_words,
-                self.answer_format,
-                most,
-                tempered=method.tempered,
-                seed=seed,
-                constraint=self.constraint,
-            )
-        if self.constraint is not None:
-            most = max(most, CONSTRAINTS[self.constraint].max_tokens)
-        return TokenQuestion(
-            self.targets,
-            design.offset,
-            biased=method.biased,
-            seed=seed,
-            tempered=method.tempered,
-            max_tokens=most,
-            constraint=self.constraint,
-            own_noise=design.seed if self.own_noise(method) else None,
-        )
-
-    def own_noise(self, method: Method) -> bool:
-        """Whether queries at a temperature are sent at T = 0 with Gumbel numbers of our own (METHOD 8).
-
-        Threshold answers can follow the sum of several spellings only in this way.
-        """
-        return method.biased and not method.sampled and self.targets.semantics == "sum"
+    session: Session
+    prepared: Prepared
+    design: Design
+    stages: list[IntArray] | None
+    planned: int
+    truth: Truth | None = None
 
 
 async def prepare(
-    session: Session, governor: Governor, *, targets: Targets | None = None, force: bool = False
-) -> Prepared:
-    """Choose the answer tokens and probe the endpoint, or read back what was found before.
+    session: Session,
+    governor: Governor,
+    *,
+    oracle: Path | None = None,
+    targets: Targets | None = None,
+    force: bool = False,
+) -> ReadyAudit:
+    """Begin or continue a run, find out how to ask, or read what was found before, and make the design.
 
     Raises `UnfitError` if the probe finds the endpoint unfit for the method, unless ``force`` is set.
     """
+    session = await asyncio.to_thread(_begun, session)
+    _check_affords_probe(session)
+    truth = await asyncio.to_thread(_read_oracle, session, oracle)
+    designed = None if session.settings.auto else await asyncio.to_thread(_designed, session)
     noted = session.store.note("ready")
     if noted is not None:
-        return msgspec.convert(noted, Prepared)
-    if session.settings.probed:
+        prepared = msgspec.convert(noted, Prepared)
+    elif session.settings.probed:
         prepared = await _with_probe(session, governor, targets, force)
-    else:
-        prepared = _without_probe(session, targets)
+    else:  # the run itself will show that the endpoint answers
+        room = session.settings.design.limit - session.settings.design.offset
+        prepared = Prepared(targets=targets or _words(session.settings), max_shift=room)
     session.store.set_note("ready", msgspec.to_builtins(prepared))
-    return prepared
-
-
-def job_of(session: Session, prepared: Prepared) -> Job:
-    """The job of a session, as its preparation found that it is to be asked."""
-    return Job(
-        items=session.items,
-        question=prepared.question(session.settings),
-        store=session.store,
-        max_shift=prepared.max_shift,
-        at_once=prepared.at_once,
-        answers=len(session.items.answers) or 2,
+    if designed is None:
+        session = _settled(session, prepared.method)
+        truth = await asyncio.to_thread(_read_oracle, session, oracle)
+        designed = await asyncio.to_thread(_designed, session)
+    design, stages, planned = designed
+    return ReadyAudit(
+        session=session, prepared=prepared, design=design, stages=stages, planned=planned, truth=truth
     )
 
 
-def _without_probe(session: Session, targets: Targets | None) -> Prepared:
-    """Prepare a method that only needs the endpoint to answer, which the run itself will show."""
+def _begun(session: Session) -> Session:
+    """Fill in the defaults, and store settings and items in the run file or check that they match it."""
+    items, store = session.items, session.store
+    known = store.note("config") or {}
+    if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
+        session = replace(session, settings=_with_method(session.settings, known["method"]))
+    settings = session.settings.resolved(len(items), items.words)
+    store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
+    store.set_parts(settings.prompt.by_field, items.parts)
+    return replace(session, settings=settings)
+
+
+def _settled(session: Session, method: str) -> Session:
+    """The session with the method that was chosen for it; the run file notes it as if it had been named."""
+    items, settings = session.items, _with_method(session.settings, method)
+    settings = settings.resolved(len(items), items.words)
+    session.store.set_note("config", settings.fixed(items))
+    return replace(session, settings=settings)
+
+
+def _with_method(settings: Settings, method: str) -> Settings:
+    """Settings with the method that was chosen, which may not need as many queries as they allow."""
+    queries = settings.design.queries
+    if METHODS[method].way in ONCE and queries is not None:
+        queries = min(queries, 1.0)
+    return settings.replace(method=method, queries=queries)
+
+
+def _check_affords_probe(session: Session) -> None:
+    """Refuse a limit on the cost that clearly cannot pay even for the probe, before anything is asked.
+
+    Tokens are estimated from the mean number of characters per item.
+    """
+    max_cost, prices, items = session.run.limits.max_cost, session.run.prices, session.items
+    if max_cost is None or prices is None or session.store.note("ready") is not None:
+        return
+    count = probe_queries(several=items.choices is not None)
+    tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
+    cost = prices.cost(Usage(queries=count, attempts=count, prompt_tokens=tokens, completion_tokens=count))
+    if cost > _CLEARLY * max_cost:
+        raise InputError(
+            f"{{max_cost}} does not pay for the probe: its about {count} queries cost about ${cost:.2g}; "
+            "nothing was asked",
+            options={"max_cost": max_cost},
+        )
+
+
+def _designed(session: Session) -> tuple[Design, list[IntArray] | None, int]:
+    """The design for all items or a sample, the stages of the sample, and the number of queries."""
+    settings, items = session.settings, session.items
+    stages = sample_stages(items, settings, session.store)
+    method = settings.design.method
+    design = make_design(
+        method,
+        items.labels,
+        queries=settings.queries,
+        bins=settings.bins,
+        seed=settings.design.seed,
+        stages=stages,
+        choices=items.choices,
+        summed=settings.summed,
+    )
+    sizes = [len(items)] if stages is None else [stage.size for stage in stages]
+    planned = sum(count_queries(method, n, settings.queries, settings.bins) for n in sizes)
+    return design, stages, planned
+
+
+def _read_oracle(session: Session, oracle: Path | None) -> Truth | None:
+    """The truth to compare with, under the semantics of the method."""
     settings = session.settings
-    room = settings.design.limit - settings.design.offset
-    return Prepared(targets=targets or _words(settings), max_shift=room)
+    if oracle is None:
+        return None
+    about = settings.endpoint.model, settings.semantics, settings.answer_words
+    drawn = not METHODS[settings.assumed_method].tempered
+    return read_truth(oracle, session.items, *about, drawn=drawn)
 
 
 async def _with_probe(session: Session, governor: Governor, targets: Targets | None, force: bool) -> Prepared:
@@ -260,15 +291,9 @@ def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
     semantics = _semantics(settings, METHODS["logprobs"])
     return ProbeQuestions(
         tuple(plain_forms),
-        lambda top: _logprob_question(targets, semantics, top),
+        lambda top: LogprobQuestion(targets.words, semantics, top),
         ConfidenceQuestion(words, settings.prompt.instruction, settings.prompt.max_tokens or STATED_TOKENS),
     )
-
-
-def _logprob_question(
-    targets: Targets, semantics: Semantics, top: int, *, tempered: bool = True
-) -> LogprobQuestion:
-    return LogprobQuestion(targets.words, semantics, top, tempered)
 
 
 async def choose_tokens(

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.limits import Limits
 from blindcal.asking.run_context import RunContext, blocking
 from blindcal.auditing.choice import MethodChoice

@@ -206,8 +206,9 @@ class _Certification:
             store=self.store,
             max_shift=self.run.max_shift,
         )
-        design, controls = self._design, Controls(job, every=self.plan.control_every)
-        return await ask_design(design, job, governor, planned=design.first_queries(), controls=controls)
+        controls = Controls(job, every=self.plan.control_every)
+        planned = CertifyDesign.of(self.run, self.plan).first_queries()
+        return await ask_design(self._design, job, governor, planned=planned, controls=controls)
 
     @property
     def _design(self) -> CertifyDesign:

@@ -30,7 +30,7 @@ from blindcal.asking.run_context import RunContext, blocking
 from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.auditing.audit import default_folder
-from blindcal.auditing.prepare import Prepared
+from blindcal.auditing.prepared import Prepared
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.endpoint_check import CertifiedEndpoint, bias_error
 from blindcal.design import make_round

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindcal.asking.endpoint_identity import NAMELESS, ask_forced, bias_ignored, name_in, unknown_names
-from blindcal.asking.governed_endpoint import GovernedEndpoint
-from blindcal.asking.governor import Governor
+from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job
 from blindcal.errors import BlindcalError, NotCertifiedError, UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE

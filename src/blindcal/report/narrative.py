@@ -1,4 +1,4 @@
-"""A result in sentences: the headline and its caveats.
+"""The headline of a result, in sentences; its caveats are in the template.
 
 The headline begins with how often the model is right where it is confident: "When it says “Yes” with at least
 90% confidence, as it does for 34% of the questions, it is right 78% of the time (74% to 82%)." The sentence
@@ -13,27 +13,22 @@ methods without intervals are said to have none, and nothing is claimed that was
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import groupby
-from string import ascii_uppercase
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from blindcal.estimate.findings import Curve
-from blindcal.evidence import FEW_ITEMS
 from blindcal.records import Estimate
 from blindcal.report.sentences import (
     Number,
-    Quoted,
     Sentence,
-    all_answers,
-    few_groups,
+    least_confidence,
     one_label,
     sentence,
     valid_answers,
     word,
+    wording_of,
 )
-from blindcal.report.wording import least_confidence, wording_of
-from blindcal.results.result import AuditResult
+from blindcal.results.result import AuditResult, Steadiness
 
 ALPHA = 0.05
 END = 0.95
@@ -43,8 +38,6 @@ NOTABLE = 0.1  # share that is mentioned
 WIDEST = 0.2  # no sentence quotes a wider interval
 LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
 TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
-OUTSIDE = 0.1  # mean probability of neither answer that is mentioned
-LEFT_OPEN = 0.01  # mean range of the probabilities shown that is mentioned
 NEAR = 0.015  # a stretch that starts this near to the lowest confidence is described without a lower end
 
 
@@ -267,131 +260,69 @@ def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool, bottom: float 
     return ("with ", begin, " to ", end, " confidence")
 
 
-# The order of the options
+# The steadiness of the endpoint
+
+DRIFT_LEVEL = 0.001
+"""P-value below which a change of the answers is reported; an endpoint that stays the same rarely gets it."""
+MOST_FLIPS = 0.07
+"""Share of flipped answers that the estimates can allow for; with more, the answers are not to be trusted."""
 
 
-def permuted(result: AuditResult) -> bool:
-    """Whether the options of each question were shown in a random order."""
-    return result.settings.get("permute") is not None
+def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
+    """Add what it means in words; up to ``slack`` queries were under way at the same time."""
+    warnings, notes = [], []
+    counts, rate, drift, served = steady.controls, steady.flip_rate, steady.drift, steady.served
+    if steady.bias_lost is not None:
+        warnings.append(
+            f"logit_bias stopped acting during the run, at about query {steady.bias_lost:,} of "
+            f"{steady.queries:,}, and the run was forced to go on: {_controls(steady)}. The estimates may be "
+            "meaningless."
+        )
+    elif rate.value is not None and rate.value > MOST_FLIPS:
+        warnings.append(
+            f"About {_percent(rate)} of the answers do not follow logit_bias: {_controls(steady)}. That is "
+            "too many to allow for, and the estimates may be meaningless."
+        )
+    elif counts.failed or counts.disagreed:
+        notes.append(
+            f"The answers are noisy: {_controls(steady)}. If the estimator is latent, the estimates allow "
+            f"for {_percent(rate)} flipped answers and for a jitter of {steady.jitter:.2g} in log-odds."
+        )
+    if drift is not None and drift.pvalue < DRIFT_LEVEL:
+        warnings.append(
+            f"The answers changed during the run, after about {drift.at:,} of {steady.queries:,} queries "
+            f"(p-value {drift.pvalue:.1g}): the estimates mix what the endpoint was before with what it was "
+            "after."
+        )
+    if len(served) > 1:
+        replaced = all(earlier.last <= later.first + slack for earlier, later in pairwise(served))
+        models = {server.model for server in served}
+        (warnings if replaced and len(models) > 1 else notes).append(_servers(steady, replaced))
+    return replace(steady, warnings=tuple(warnings), notes=tuple(notes))
 
 
-def position(result: AuditResult) -> Sentence:
-    """How far the shares of the answers given are from those of the labels, and what that shows."""
-    margins = result.margins
-    if margins is None:
-        return ()
-    text = "For each answer to be given as often as it is right, {margins.moved} of all would have to change"
-    if margins.pvalue is None:
-        text += "."
-    elif margins.pvalue >= ALPHA:
-        text += ". That may be due to chance (p-value {margins.pvalue:pvalue})."
-    else:
-        text += ", more than chance explains (p-value {margins.pvalue:pvalue})."
-    if permuted(result):
-        text += " The options were shown in a random order, so this is how much their position matters."
-    elif result.answers == tuple(ascii_uppercase[: len(result.answers)]):
-        text += (
-            " Part of it may be due to what the options say: an audit that permutes them shows how much "
-            "their position alone matters."
+def _servers(steady: Steadiness, replaced: bool) -> str:
+    """Which servers the replies name, and whether one took the place of another."""
+    old, new, *others = steady.served
+    more = f" and {len(others)} more" if others else ""
+    if replaced:
+        return (
+            f"The endpoint was replaced during the run: replies came from {old.words} and, from about query "
+            f"{new.first:,} of {steady.queries:,} on, from {new.words}{more}. The estimates mix them."
         )
-    return sentence(text)
+    return (
+        f"Replies came from {len(steady.served)} servers in turns: {old.words} ({old.answers:,} answers), "
+        f"{new.words} ({new.answers:,}){more}. That is usual if a provider spreads its load."
+    )
 
 
-# Caveats
+def _controls(steady: Steadiness) -> str:
+    counts = steady.controls
+    forced = f"{counts.failed:,} of {counts.forced:,} forced answers were wrong"
+    repeated = f"{counts.disagreed:,} of {counts.repeated:,} repeated queries were answered differently"
+    return f"{forced}, and {repeated}" if counts.repeated else forced
 
 
-def warnings(result: AuditResult) -> Iterator[Sentence]:
-    """The problems that make all estimates doubtful."""
-    if result.objection is not None:
-        yield sentence(
-            "This audit was forced although the probe found a problem: {why}. The estimates may be "
-            "meaningless.",
-            why=Quoted(result.objection),
-        )
-    for text in result.warnings:
-        yield (Quoted(text),)
-
-
-def notes(result: AuditResult) -> Iterator[Sentence]:
-    """The caveats of this result, the most serious first."""
-    if result.unverified is not None:
-        yield sentence(
-            "The probe could not verify {what}. If it is not what it should be, the estimates are wrong.",
-            what=Quoted(result.unverified),
-        )
-    if not result.complete:
-        yield sentence(
-            "The run was stopped early ({why}). "
-            + (
-                "The estimates are about the {counts.items:count} items that have an answer, a random sample "
-                "of all {counts.items+counts.unanswered:count}."
-                if result.counts.unanswered
-                else "Every item has an answer, but some queries were not asked."
-            ),
-            why=Quoted(result.stopped or "interrupted"),
-        )
-    if (only := one_label(result)) is not None:
-        yield (
-            f"Every item has the {only} label. Nothing is known about items with the other label, and "
-            "metrics that need both labels are left out.",
-        )
-    if result.answers and result.accuracy.value in (0.0, 1.0):
-        yield (
-            f"Every answer given is {'right' if result.accuracy.value else 'wrong'}. Metrics that need right "
-            "and wrong answers are left out.",
-        )
-    if result.counts.items < FEW_ITEMS:
-        yield sentence(
-            "There are only {counts.items:count} items: {advice}",
-            advice="rely on the intervals, not on the estimates."
-            if result.ece.has_interval
-            else "the estimates are unreliable.",
-        )
-    if result.repeated is not None:
-        other = wording_of(result).other_label
-        yield sentence(
-            "{repeated.items:count} of {counts.items:count} items have the prompt of another item. They are "
-            "answered alike, so the intervals count items with the same prompt as one observation."
-            + (
-                f" {{repeated.conflicting:count}} items share a prompt with an item of {other} label: check "
-                "these labels."
-                if result.repeated.conflicting
-                else ""
-            )
-        )
-    if few_groups(result):
-        yield sentence(
-            "The items are in only {counts.groups:count} groups, and the items of a group may be alike: the "
-            "intervals are wide because each group counts as one observation."
-            if (result.counts.groups or 0) > 1
-            else "All items are in one group, and the items of a group may be alike: what holds for other "
-            "groups is unknown, and the intervals are as wide as that."
-        )
-    words = wording_of(result)
-    if result.counts.invalid and result.ece.value is not None:
-        were = "could not be read" if result.estimator == "stated" else words.invalid
-        yield sentence(
-            f"{{counts.invalid:count}} of {{all}} answers {were}. If they had been valid, the calibration "
-            "error of these items would be between {ece_if_invalid.0} and {ece_if_invalid.1}.",
-            all=all_answers(result),
-            **_words(result),
-        )
-    if result.shown is not None and result.shown.outside > OUTSIDE:
-        start = "On average, {shown.outside} of the probability is on "
-        yield sentence(start + words.outside, **_words(result))
-    if result.shown is not None and result.shown.open > LEFT_OPEN:
-        yield sentence(
-            "The endpoint shows so few logprobs that {shown.open} of each probability is left open on "
-            "average. The intervals do not cover all that this may change."
-        )
-    if result.estimator == "shares":
-        yield (
-            "With few sampled answers per item, sampling noise looks like miscalibration, so the true error "
-            "is probably smaller. The estimator “latent” reads the same answers without this bias, at no "
-            "cost.",
-        )
-    auroc = result.auroc  # the confidence may not rank positive items, or right answers, above the others
-    if auroc.low is not None and auroc.high is not None and auroc.low <= 0.5:
-        yield sentence(words.reversed if auroc.high < 0.5 else words.unordered, **_words(result))
-    for text in () if result.steadiness is None else result.steadiness.notes:
-        yield (Quoted(text),)
+def _percent(rate: Estimate) -> str:
+    between = f" ({100 * rate.low:.2g}% to {100 * rate.high:.2g}%)" if rate.low and rate.high else ""
+    return f"{100 * float(rate):.2g}%{between}"

@@ -1,0 +1,123 @@
+"""What an audit is about to ask and how: its session, and what was learnt beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blindcal.asking.job import Job
+from blindcal.asking.run_context import RunContext
+from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
+from blindcal.endpoints.query_format import (
+    ConfidenceQuestion,
+    FreeTextQuestion,
+    LogprobQuestion,
+    QuestionFormat,
+    TokenQuestion,
+)
+from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
+from blindcal.items.files import Items
+from blindcal.methods import METHODS, Method, control_spacing
+from blindcal.probing.findings import Probe
+from blindcal.records import AnswerFormat, Targets
+from blindcal.settings import Settings
+from blindcal.store.run_store import Store
+
+
+@dataclass(frozen=True)
+class Session:
+    """An audit under way: its items, settings (with all defaults once it has begun), run file and context."""
+
+    items: Items
+    settings: Settings
+    store: Store
+    run: RunContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What must be known before the first query; noted in the run, so that it is paid for once.
+
+    ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
+    could not verify although the estimates depend on it. ``method`` is the chosen
+    one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
+    the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
+    ``at_once`` answers are asked for in one request.
+    """
+
+    targets: Targets
+    max_shift: float
+    jitter: float = 0.0
+    probe: Probe | None = None
+    objection: str | None = None
+    unverified: str | None = None
+    method: str = ""
+    answer_format: AnswerFormat = "word"
+    constraint: ConstraintName | None = None
+    top: int = TOP_LOGPROBS
+    tempered: bool = True
+    at_once: int = 1
+
+    def question(self, settings: Settings) -> QuestionFormat:
+        """How queries are formatted and their answers read."""
+        design, most = settings.design, settings.max_tokens(self.answer_format)
+        if settings.estimator_name == "stated":
+            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction, most, self.tempered)
+        method = METHODS[design.method]
+        if method.logprobs:
+            return LogprobQuestion(self.targets.words, self.targets.semantics, self.top, self.tempered)
+        seed = design.seed if design.send_seed else None
+        if self.answer_format != "word":
+            return FreeTextQuestion(
+                settings.answer_words,
+                self.answer_format,
+                most,
+                tempered=method.tempered,
+                seed=seed,
+                constraint=self.constraint,
+            )
+        if self.constraint is not None:
+            most = max(most, CONSTRAINTS[self.constraint].max_tokens)
+        return TokenQuestion(
+            self.targets,
+            design.offset,
+            biased=method.biased,
+            seed=seed,
+            tempered=method.tempered,
+            max_tokens=most,
+            constraint=self.constraint,
+            own_noise=design.seed if self.own_noise(method) else None,
+        )
+
+    def own_noise(self, method: Method) -> bool:
+        """Whether queries at a temperature are sent at T = 0 with Gumbel numbers of our own (METHOD 8).
+
+        Threshold answers can follow the sum of several spellings only in this way.
+        """
+        return method.biased and not method.sampled and self.targets.semantics == "sum"
+
+
+def job_of(session: Session, prepared: Prepared) -> Job:
+    """The job of a session, as its preparation found that it is to be asked."""
+    return Job(
+        items=session.items,
+        question=prepared.question(session.settings),
+        store=session.store,
+        max_shift=prepared.max_shift,
+        at_once=prepared.at_once,
+        answers=len(session.items.answers) or 2,
+    )
+
+
+def control_every(session: Session) -> int | None:
+    """Of how many queries of a run one carries a control query: decided once, even if its sample grows.
+
+    ``None`` if none does, as with methods that send no bias.
+    """
+    design = session.settings.design
+    if not METHODS[design.method].biased:
+        return None
+    found = session.store.note("control_every")
+    if found is None:
+        found = control_spacing(design.sample or len(session.items))
+        session.store.set_note("control_every", found)
+    return int(found)
