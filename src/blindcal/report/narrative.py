@@ -303,16 +303,16 @@ def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
 
 def _servers(steady: Steadiness, replaced: bool) -> str:
     """Which servers the replies name, and whether one took the place of another."""
-    first, second, *others = steady.served
+    old, new, *others = steady.served
     more = f" and {len(others)} more" if others else ""
     if replaced:
         return (
-            f"The endpoint was replaced during the run: replies came from {first.name} and, from about query "
-            f"{second.first:,} of {steady.queries:,} on, from {second.name}{more}. The estimates mix them."
+            f"The endpoint was replaced during the run: replies came from {old.words} and, from about query "
+            f"{new.first:,} of {steady.queries:,} on, from {new.words}{more}. The estimates mix them."
         )
     return (
-        f"Replies came from {len(steady.served)} servers in turns: {first.name} ({first.answers:,} answers), "
-        f"{second.name} ({second.answers:,}){more}. That is usual if a provider spreads its load."
+        f"Replies came from {len(steady.served)} servers in turns: {old.words} ({old.answers:,} answers), "
+        f"{new.words} ({new.answers:,}){more}. That is usual if a provider spreads its load."
     )
 
 

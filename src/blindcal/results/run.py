@@ -16,12 +16,11 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.fitting import excess_of, fit_problem
 from blindcal.estimate.latent.operating import ChosenThreshold
 from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.estimate.simultaneous import level_of_each
+from blindcal.estimate.uncertainty import level_of_each
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
 from blindcal.records import AnswerTable, IntArray
