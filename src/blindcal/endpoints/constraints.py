@@ -125,7 +125,7 @@ async def effect(
                 item.messages,
                 temperature=temperature,
                 max_tokens=max(constraint.max_tokens, max_tokens or 1),
-                fields=constraint.fields([one.text for one in tokens], [one.id for one in tokens]),
+                fields=constraint.fields([token.text for token in tokens], [token.id for token in tokens]),
             )
             try:
                 reply = await ask(request)
@@ -144,5 +144,5 @@ def _answer(reply: Reply, sides: Mapping[int, Sequence[Token]]) -> int | None:
     meanings = {spoken(token.text): meaning for meaning, tokens in sides.items() for token in tokens}
     if (answer := meanings.get(spoken(reply.text))) is not None:
         return answer
-    found = parse_json_text(reply.text, list(meanings)).answer
-    return None if found is None else list(meanings.values())[found]
+    place = parse_json_text(reply.text, list(meanings)).answer
+    return None if place is None else list(meanings.values())[place]

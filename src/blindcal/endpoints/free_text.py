@@ -89,19 +89,19 @@ def parse_free_text(text: str, answers: Sequence[str], *, finished: bool = True)
     >>> parse_free_text("It is not true.", ["True", "False"]).reason
     'negated'
     """
-    said = _THOUGHT.sub("", text)
-    if _THINKING.search(said):
+    spoken = _THOUGHT.sub("", text)
+    if _THINKING.search(spoken):
         return FreeText(None, "cut short")
-    plain = _plain(_BOXED.sub(" answer: ", said))
-    found = _places(plain, tuple(answers))
-    best = max((place for place in found if place.form), default=None)
+    plain = _plain(_BOXED.sub(" answer: ", spoken))
+    places = _places(plain, tuple(answers))
+    best = max((place for place in places if place.form), default=None)
     if best is not None and (finished or best.form == _MARKED):
         return FreeText(best.answer)
     if not finished:
         return FreeText(None, "cut short")
     if not plain:
         return FreeText(None, "empty")
-    if any(place.negated for place in found):
+    if any(place.negated for place in places):
         return FreeText(None, "negated")
     return FreeText(None, "refusal" if REFUSAL.search(plain) else "no answer")
 
@@ -118,15 +118,15 @@ def parse_json_text(text: str, answers: Sequence[str], *, finished: bool = True)
     """
     for match in reversed(list(_OBJECT.finditer(_THOUGHT.sub("", text)))):
         try:
-            said = json.loads(match[0]).get("answer")
+            answer = json.loads(match[0]).get("answer")
         except (ValueError, RecursionError):
             continue
-        if isinstance(said, str | bool):
-            return parse_free_text(str(said), answers)
+        if isinstance(answer, str | bool):
+            return parse_free_text(str(answer), answers)
     return parse_free_text(text, answers, finished=finished)
 
 
-_MARKED, _ALONE, _SAID, _MENTIONED, _NONE = 4, 3, 2, 1, 0
+_MARKED, _ALONE, _SET_APART, _MENTIONED, _NONE = 4, 3, 2, 1, 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -168,9 +168,9 @@ def _form(plain: str, match: re.Match[str]) -> int:
     if _LINE_START.search(before) and _LINE_END.match(plain, end):
         return _ALONE
     if _SENTENCE_START.search(before) and _SET_OFF.match(plain, end):
-        return _SAID
+        return _SET_APART
     if not re.search(r"\w", plain[end:]):
-        return _SAID
+        return _SET_APART
     return _NONE if in_phrase else _MENTIONED
 
 

@@ -136,21 +136,21 @@ def _as_reply(parsed: Completion, free_text: bool) -> Reply:
         logprobs=first.logprobs,
         logprob=first.logprob,
         fingerprint=fingerprint,
-        further=tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
+        further=tuple(replace(other, model=parsed.model, fingerprint=fingerprint) for other in further),
     )
 
 
 def _usable(parsed: Completion, free_text: bool) -> list[Reply]:
     """The answers in a completion that can be used; raises the first error if none can."""
-    found, errors = [], []
+    usable, errors = [], []
     for choice in parsed.choices:
         try:
-            found.append(_choice(choice, parsed.usage, free_text))
+            usable.append(_choice(choice, parsed.usage, free_text))
         except ReplyError as error:
             errors.append(error)
-    if not found:
+    if not usable:
         raise errors[0]
-    return found
+    return usable
 
 
 def _choice(choice: CompletionChoice, usage: Any, free_text: bool) -> Reply:
@@ -201,15 +201,15 @@ def _check_no_reasoning(choice: CompletionChoice, message: ChatMessage, usage: A
         )
 
 
-def _first_logprobs(found: Logprobs | None) -> tuple[dict[str, float] | None, float | None]:
+def _first_logprobs(logprobs: Logprobs | None) -> tuple[dict[str, float] | None, float | None]:
     """The logprobs of the likeliest tokens at the first position, and that of the answer itself."""
-    if found is None:
+    if logprobs is None:
         return None, None
-    if found.top_logprobs:
-        return found.top_logprobs[0], next(iter(found.token_logprobs or ()), None)
-    if not found.content:
+    if logprobs.top_logprobs:
+        return logprobs.top_logprobs[0], next(iter(logprobs.token_logprobs or ()), None)
+    if not logprobs.content:
         return None, None
-    first, best = found.content[0], dict[str, float]()
+    first, best = logprobs.content[0], dict[str, float]()
     for entry in first.top_logprobs:  # distinct tokens may have the same text: keep the likelier
         best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
     return best or None, first.logprob

@@ -123,27 +123,27 @@ def parse_stated_choice(text: str, answers: Sequence[str]) -> Verbalized:
     >>> parse_stated_choice("The answer is (B). Confidence: 35%", ["A", "B", "C"]).answer
     1
     """
-    found = parse_free_text(text, answers)
-    if found.answer is None:
-        return Verbalized(None, found.reason)
+    read = parse_free_text(text, answers)
+    if read.answer is None:
+        return Verbalized(None, read.reason)
     confidence = _confidence(text)
     if confidence is None:
         return Verbalized(None, "no confidence")
     if not 0 <= confidence <= 1:
         return Verbalized(None, "confidence out of range")
-    return Verbalized(confidence, answer=found.answer)
+    return Verbalized(confidence, answer=read.answer)
 
 
 def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool | Reason:
     """The side of the first answer word; an "X or Y" at the start repeats the question and is skipped."""
-    found = []
+    places = []
     for side, words in ((True, positive), (False, negative)):
         for word in words:
-            places = re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE)
-            found += [(match.start(), side) for match in places]
-    if not found:
+            matches = re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE)
+            places += [(match.start(), side) for match in matches]
+    if not places:
         return "no answer"
-    first = min(found)
+    first = min(places)
     either = re.search(
         rf"(?<!\w)(?:{'|'.join(re.escape(w.strip()) for w in positive)})\s*(?:/|or|and)\s*"
         rf"(?:{'|'.join(re.escape(w.strip()) for w in negative)})(?!\w)",
@@ -151,7 +151,7 @@ def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool
         re.IGNORECASE,
     )
     if either and either.start() == first[0]:  # "True or False?" repeats the question
-        after = [place for place in found if place[0] >= either.end()]
+        after = [place for place in places if place[0] >= either.end()]
         return min(after)[1] if after else "both answers"
     return first[1]
 
@@ -171,8 +171,8 @@ def _confidence(text: str) -> float | None:
         return value if value <= 1 else value / 100
     if not short:
         return None
-    said = [word for word in _WORDS if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
-    return _WORDS[max(said, key=len)] if said else None
+    phrases = [word for word in _WORDS if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
+    return _WORDS[max(phrases, key=len)] if phrases else None
 
 
 def _number(text: str) -> float:
