@@ -10,7 +10,6 @@ import click
 
 from blindcal.cli import options
 from blindcal.cli.console import print_field, print_table
-from blindcal.cli.param_types import FiniteRange
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS, SIMULABLE
@@ -71,7 +70,7 @@ USUAL_ITEMS = 1000
 )
 @click.option(
     "--tokens",
-    type=FiniteRange(1),
+    type=options.FiniteRange(1),
     metavar="T",
     help="Mean number of tokens per prompt, for plans without a file.",
 )

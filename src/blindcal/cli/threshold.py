@@ -16,7 +16,6 @@ from scipy.special import expit, logit
 from blindcal.certifying.decision_request import DecisionRequest, decision_request
 from blindcal.cli import options, snippets
 from blindcal.cli.console import error_text, print_field, print_stage, print_table, print_warning
-from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
@@ -53,7 +52,7 @@ _NEW_QUESTIONS = "expected of new questions like these, with a {} interval for e
 )
 @click.option(
     "--confidence",
-    type=FiniteRange(0.5, 1, max_open=True),
+    type=options.FiniteRange(0.5, 1, max_open=True),
     default=0.95,
     help="Confidence with which the precision or recall must be reached.",
 )

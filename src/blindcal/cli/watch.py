@@ -19,7 +19,6 @@ from blindcal.asking.limits import Limits
 from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage
-from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import BlindcalError
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
@@ -57,7 +56,7 @@ _STANDARD_ERROR = 2  # where that command prints: standard output has the looks
 )
 @click.option(
     "--rate",
-    type=FiniteRange(0, 1, min_open=True),
+    type=options.FiniteRange(0, 1, min_open=True),
     default=1.0,
     help="Share of the items that is asked, chosen at random by their ids.",
 )
@@ -70,7 +69,7 @@ _STANDARD_ERROR = 2  # where that command prints: standard output has the looks
 )
 @click.option(
     "--max-ece",
-    type=FiniteRange(0, 1, max_open=True),
+    type=options.FiniteRange(0, 1, max_open=True),
     help="Test the calibration against this limit of the ECE; 0 for perfect calibration.  "
     "[default: compare with the reference]",
 )

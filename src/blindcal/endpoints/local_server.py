@@ -24,9 +24,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from blindcal.endpoints.model_file import check_gguf, default_model
 from blindcal.errors import EndpointError, MissingExtraError
+from blindcal.field_rules import FromOne, FromZero, Port
 
 HOST = "127.0.0.1"
 _STOP_SECONDS = 10.0
@@ -38,11 +40,11 @@ class ServerError(EndpointError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of the embedded server. Port 0 is any free port; 0 threads means one per core."""
+    """Settings of the embedded server."""
 
-    port: int = 0
-    context: int = 4096
-    threads: int = 0
+    port: Annotated[Port, "Port of the server on 127.0.0.1; 0 chooses a free one."] = 0
+    context: Annotated[FromOne, "Maximum length of a prompt, in tokens."] = 4096
+    threads: Annotated[FromZero, "Threads of the model; 0 is one per core."] = 0
 
 
 @dataclass(frozen=True, slots=True)
