@@ -29,7 +29,7 @@ from blindcal.auditing.prepare import prepare as prepare_as_usual
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
 from blindcal.errors import FatalError, InputError, ReplyError
-from blindcal.estimate.drift import drift_test
+from blindcal.estimate.noise import drift_test
 from blindcal.evidence import measures
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design

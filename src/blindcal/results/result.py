@@ -17,10 +17,8 @@ from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
-from blindcal.estimate.drift import Drift
-from blindcal.estimate.findings import Findings
-from blindcal.estimate.margins import AnswerMargins
-from blindcal.estimate.noise import ControlCounts
+from blindcal.estimate.findings import AnswerMargins, Findings
+from blindcal.estimate.noise import ControlCounts, Drift
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import JsonError, json_page, read_json
 from blindcal.prices import Prices

@@ -57,7 +57,8 @@ Note: TypeAlias = Literal[
     "reuse",  # which answers of the audit a certification may use
     "doubts",  # why nothing is promised of the decisions of a run
     "finished",  # all decisions are made
-    "stream",  # what the stream of a watch held so far
+    "stream",  # what the stream of a watch held besides new records
+    "day",  # the latest day of a watch, and what had been used before it and until now
     "anchors",  # the anchors of a watch
     "facts",  # what has changed at the endpoint of a watch
     "reported",  # the alarms that were reported
@@ -520,7 +521,7 @@ class Store:
 
 _REPLACED = (
     *("notes", "items", "rounds", "replies"),
-    *("seen", "labels", "positions", "looks", "days"),
+    *("seen", "labels", "positions", "looks"),
 )
 """Tables that are emptied if a run without answers is begun again with other settings."""
 
