@@ -44,7 +44,8 @@ from blindcal.records import (
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Fault
-from blindcal.store.run_store import Store, StoredReply
+from blindcal.store.run_store import Store
+from blindcal.store.stored import StoredReply
 from misbehaving import Behaviour, Server
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))

@@ -20,15 +20,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import numpy as np
 
+from blindcal.asking.endpoint_identity import lost_since
 from blindcal.asking.governor import LastWord
 from blindcal.asking.job import Job
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round
-from blindcal.store.run_store import Store, StoredReply
+from blindcal.store.run_store import Store
+from blindcal.store.stored import StoredReply
 
 ControlKind: TypeAlias = Literal["up", "down", "repeat"]
 
@@ -36,9 +37,6 @@ CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # for each wrong forced answer, and 
 _TURNS: tuple[ControlKind, ...] = ("up", "repeat", "down", "repeat")
 _OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
 _COOLER = 1.0  # by how much the common bias of a repeated query is smaller
-# Page's rule with a rate of wrong answers of 3% against 25%: an alarm if the log-likelihood ratio, restarted
-# at zero, reaches 8. At a rate of 3% that takes more than 10,000 controls.
-_WRONG, _RIGHT, _ALARM = np.log(0.25 / 0.03), np.log(0.75 / 0.97), 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +186,6 @@ class Controls:
 
 def bias_lost(answers: Iterable[ControlAnswer]) -> int | None:
     """The place of the control query from which on too many forced answers are wrong, or ``None``."""
-    sum_, since = 0.0, 0
-    for one in answers:
-        if not one.forced:
-            continue
-        if sum_ <= 0:
-            sum_, since = 0.0, one.place
-        sum_ += _WRONG if one.wrong else _RIGHT
-        if sum_ >= _ALARM:
-            return since
-    return None
+    forced = [answer for answer in answers if answer.forced]
+    since = lost_since(answer.wrong for answer in forced)
+    return None if since is None else forced[since].place

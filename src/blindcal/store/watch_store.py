@@ -18,7 +18,8 @@ import msgspec
 
 from blindcal.records import UNLABELLED, Arrival, Item, Message, Position, Usage
 from blindcal.store.run_file import transaction, translated
-from blindcal.store.run_store import UNASKED, Store, StoredReply, item_row
+from blindcal.store.run_store import UNASKED, Store, item_row
+from blindcal.store.stored import StoredReply
 
 
 @dataclass(frozen=True, slots=True)
