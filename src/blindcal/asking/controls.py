@@ -108,8 +108,8 @@ class Controls:
         self._job, self._every, self._force = job, every, force
         self._answers = [] if every is None else stored_controls(job.store)
         self._by_carrier: dict[int, list[ControlAnswer]] = {}
-        for one in self._answers:
-            self._by_carrier.setdefault(one.control.carrier, []).append(one)
+        for answer in self._answers:
+            self._by_carrier.setdefault(answer.control.carrier, []).append(answer)
         self._can_force = job.max_shift >= IRRESISTIBLE
 
     def due(self, query: int) -> bool:
@@ -120,17 +120,17 @@ class Controls:
         """The next control query to ask before a query of this round, whose first number is ``first``."""
         if self._every is None or query % self._every:
             return None
-        heard, place = self._by_carrier.get(query, []), query - first
+        carried, place = self._by_carrier.get(query, []), query - first
         item = int(asked.items[place])
         kind = _TURNS[query // self._every % len(_TURNS)]
-        if not heard:
+        if not carried:
             if kind == "repeat" or not self._can_force:
                 other = (place + len(asked) // 2) % len(asked)
                 if other == place or asked.temperatures[other] > 0:
                     return None
                 return Control(query, 0, "repeat", int(asked.items[other]), first + other)
             return self._forced(query, 0, kind, item)
-        nth, wrong = len(heard), sum(one.wrong for one in heard)
+        nth, wrong = len(carried), sum(answer.wrong for answer in carried)
         if nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS) and wrong:
             other_item = (item + nth * _OTHER_ITEM) % len(self._job.items)
             return self._forced(query, nth, "down" if nth % 2 == (kind == "up") else "up", other_item)
@@ -172,8 +172,8 @@ class Controls:
         since = None if self._force else bias_lost(self._answers)
         if since is None:
             return
-        forced = [one for one in self._answers[since:] if one.forced]
-        wrong = sum(one.wrong for one in forced)
+        forced = [answer for answer in self._answers[since:] if answer.forced]
+        wrong = sum(answer.wrong for answer in forced)
         raise UnfitError(
             f"logit_bias acted in the probe but no longer does: since about answer {forced[0].after + 1:,}, "
             f"{wrong} of {len(forced)} answers that were forced by the largest shift came out wrong. Answers "

@@ -39,15 +39,15 @@ async def ask_forced(job: Job, endpoint: Endpoint, items: Sequence[int], least: 
     turns = itertools.islice(itertools.cycle(items), max(least, len(items)))
     wanted = [(item, answer) for item in turns for answer in (POSITIVE, NEGATIVE)]
     asking = (endpoint.ask(job.forced(item, answer)) for item, answer in wanted)
-    found = []
+    forced = []
     for (item, answer), reply in zip(
         wanted, await asyncio.gather(*asking, return_exceptions=True), strict=True
     ):
         if isinstance(reply, Reply):
-            found.append(ForcedReply(item, job.question.parse(reply).answer == answer, reply))
+            forced.append(ForcedReply(item, job.question.parse(reply).answer == answer, reply))
         elif not isinstance(reply, ReplyError):
             raise reply
-    return found
+    return forced
 
 
 def lost_since(wrong: Iterable[bool]) -> int | None:
@@ -77,6 +77,6 @@ def name_in(reply: Reply) -> ServedModel:
     return ServedModel(printable(reply.model or "", 100), printable(reply.fingerprint or "", 100))
 
 
-def unknown_names(heard: Iterable[ServedModel], known: Sequence[ServedModel]) -> list[str]:
+def unknown_names(names: Iterable[ServedModel], known: Sequence[ServedModel]) -> list[str]:
     """The models and systems that replies name and that are not known, in words."""
-    return sorted({one.words for one in heard if one not in (known or (NAMELESS,))})
+    return sorted({name.words for name in names if name not in (known or (NAMELESS,))})

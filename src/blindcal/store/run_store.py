@@ -88,7 +88,7 @@ class Store:
 
         If a ``with`` block fails before anything was asked, the file and folders created here are removed.
         """
-        made = [one for one in path.parents if not one.exists()]
+        made = [folder for folder in path.parents if not folder.exists()]
         make_folder(path.parent)
         lock = hold(path)
         if not path.exists():
@@ -431,10 +431,10 @@ _INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
 def _identity(path: Path) -> tuple[int, int] | None:
     """What tells a file from another one at the same path; ``None`` if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
