@@ -6,27 +6,17 @@ python bench/answer_examples.py --check    # end with status 1 if they would cha
 
 from __future__ import annotations
 
+from record import ROOT
+
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "unit")]
+from test_free_text import OTHERS, UNREADABLE, YES_OR_NO  # the one table of examples
 
-from test_free_text import OTHERS, UNREADABLE, YES_OR_NO  # noqa: E402 - the one table of examples
+from docs import write_or_check
 
 PAGE = ROOT / "docs" / "free-text.md"
 _BLOCK = re.compile(r"(?<=<!-- examples -->\n).*?(?=<!-- /examples -->)", re.DOTALL)
-
-
-def main() -> int:
-    """Write the tables, unless this is a check."""
-    page = PAGE.read_text()
-    wanted = _BLOCK.sub(lambda _: text(), page)
-    if "--check" in sys.argv[1:]:
-        return 0 if page == wanted else 1
-    PAGE.write_text(wanted)
-    return 0
 
 
 def text() -> str:
@@ -45,6 +35,11 @@ def _cell(said: str) -> str:
     fence = "``" if "`" in shown else "`"
     padding = " " if "`" in shown or shown != shown.strip() or not shown else ""
     return f"{fence}{padding}{shown}{padding}{fence}"
+
+
+def main() -> int:
+    """Write the tables, unless this is a check."""
+    return write_or_check(PAGE, _BLOCK.sub(lambda _: text(), PAGE.read_text()))
 
 
 if __name__ == "__main__":

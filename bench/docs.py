@@ -102,6 +102,14 @@ def rewrite(page: Path) -> None:
         page.write_text(filled)
 
 
+def write_or_check(page: Path, wanted: str) -> int:
+    """Write a page or, with ``--check``, see whether it is as wanted; the exit status."""
+    if "--check" in sys.argv[1:]:
+        return 0 if page.read_text() == wanted else 1
+    page.write_text(wanted)
+    return 0
+
+
 def main() -> int:
     """Write the tables, unless this is a check, and print the problems."""
     options = argparse.ArgumentParser(

@@ -9,7 +9,6 @@ link within the site leads nowhere. Links to other sites are not fetched.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -98,9 +97,6 @@ def broken_links(site: Path) -> Iterator[str]:
 
 def main() -> int:
     """Build and check."""
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
     try:
         build()
     except BuildError as error:

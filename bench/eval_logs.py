@@ -8,6 +8,8 @@ that log is printed as a user sees it. Both tools must be installed.
 
 from __future__ import annotations
 
+from record import ROOT
+
 import os
 import re
 import shlex
@@ -18,7 +20,6 @@ from pathlib import Path
 
 from blindcal.endpoints.local_server import Served, serve
 
-ROOT = Path(__file__).resolve().parents[1]
 BASE_URL = "http://127.0.0.1:8080/v1"  # of the server on the pages
 #: Which page a tool has, the file of its task, and the kind of block that this is on the page.
 PAGES = {"inspect": ("sums.py", "python"), "lm-eval": ("claims.yaml", "yaml")}

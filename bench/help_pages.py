@@ -6,9 +6,10 @@ python bench/help_pages.py --check    # end with status 1 if it would change
 
 from __future__ import annotations
 
+from record import ROOT
+
 import sys
 from dataclasses import MISSING
-from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -16,8 +17,9 @@ from blindcal.cli import COMMANDS, app
 from blindcal.endpoints.address import OPENAI
 from blindcal.field_rules import FieldRule
 from blindcal.settings import SETTINGS
+from docs import write_or_check
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
+PAGE = ROOT / "docs" / "commands.md"
 INTRODUCTION = """# Commands
 
 Every command with its options, as `--help` prints them, and the [settings](#settings) that Python and
@@ -33,15 +35,6 @@ without an option of their own. In `--set`, words are separated by commas, and o
 | setting | value | default | sets |
 |---|---|---|---|
 """
-
-
-def main() -> int:
-    """Write the page, unless this is a check."""
-    wanted = text()
-    if "--check" in sys.argv[1:]:
-        return 0 if PAGE.read_text() == wanted else 1
-    PAGE.write_text(wanted)
-    return 0
 
 
 def text() -> str:
@@ -66,8 +59,13 @@ def _default(rule: FieldRule) -> str:
 
 
 def _shown(words: list[str]) -> str:
-    said = CliRunner().invoke(app, [*words, "--help"], prog_name="blindcal").output.strip()
-    return f"```text\n$ {' '.join(['blindcal', *words])} --help\n{said}\n```"
+    printed = CliRunner().invoke(app, [*words, "--help"], prog_name="blindcal").output.strip()
+    return f"```text\n$ {' '.join(['blindcal', *words])} --help\n{printed}\n```"
+
+
+def main() -> int:
+    """Write the page, unless this is a check."""
+    return write_or_check(PAGE, text())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ takes a screenshot of the report, docs/report.png. Needs Chromium, like the test
 
 from __future__ import annotations
 
-from record import ROOT, Cell, parser, record, table
+from record import ROOT, options
 
 import shutil
 import tempfile
@@ -26,7 +26,6 @@ from blindcal.estimate.truth import bin_index
 from blindcal.items import catalogue
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, IntArray
-from blindcal.report.narrative import quoted_tail
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.style import figure_style, file_bytes, ink
 from blindcal.reproduce import sources
@@ -82,43 +81,17 @@ def photograph(page: Path, out: Path, *, height: int = 1150) -> None:
 
 
 def main() -> None:
-    """Audit, draw, and record the truth behind the pictures."""
-    options = parser(__doc__)
-    options.add_argument("--out", type=Path, default=ROOT / "docs")
-    arguments = options.parse_args()
+    """Audit and draw."""
+    arguments, docs = options(__doc__), ROOT / "docs"
     source = sources.read(arguments.data / "logits" / "qwen__boolq__logits.csv.gz")
     source = replace(source, recording=replace(source.recording, name=NAME))
     labels, p = source.labels, source.probabilities("pair")
-    (arguments.out / "images").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, served(source, arguments.data) as settings:
         result = bc.audit(source.data, settings, out=folder)
-        photograph(Path(folder) / PAGE_FILE, arguments.out / "report.png")
+        photograph(Path(folder) / PAGE_FILE, docs / "report.png")
     for name, dark in (("audit", False), ("audit-dark", True)):
         figure = draw(result, labels, p, dark=dark)
-        (arguments.out / "images" / f"{name}.svg").write_bytes(file_bytes(figure, "svg"))
-    tail = quoted_tail(result)
-    assert tail is not None
-    yes = tail.side == "positive"
-    there = p >= tail.confidence if yes else p < 1 - tail.confidence
-    assert result.ece.low is not None
-    assert result.ece.high is not None
-    row: list[Cell] = [
-        labels.size,
-        float(result.ece),
-        (result.ece.low, result.ece.high),
-        float(bc.binned_ece(labels, p).ece),
-        int(there.sum()),
-        float((labels == yes)[there].mean()),
-    ]
-    columns = {
-        "items": "{:,}",
-        "ECE, estimated": "{:.4f}",
-        "95% interval": "{:.4f} to {:.4f}",
-        "ECE, hidden": "{:.4f}",
-        f"items with at least {tail.confidence:.0%} for “{'Yes' if yes else 'No'}”": "{:,}",
-        "right among them": "{:.1%}",
-    }
-    record("picture", {"truth": table(columns, [row])}, arguments, repeats=1, seeds="seed 0")
+        (docs / "images" / f"{name}.svg").write_bytes(file_bytes(figure, "svg"))
 
 
 if __name__ == "__main__":

@@ -97,14 +97,6 @@ CHOSEN = (
 )
 
 
-#: Populations with a true calibration error of 0.05, for the power of the test: slope, intercept, wave.
-ALTERNATIVES = (
-    Population("slope", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(0.693 * logit(f))),
-    Population("intercept", lambda rng, n: 1.5 * rng.standard_normal(n), lambda f: expit(logit(f) - 0.322)),
-    Population("wave", _beta(1.0, 1.0), lambda f: f + 0.0785 * np.sin(2 * np.pi * f)),
-)
-
-
 def _sure(rng: np.random.Generator, n: int) -> FloatArray:
     return np.where(rng.random(n) < 0.5, np.inf, -np.inf)
 

@@ -1,15 +1,14 @@
 """How often a promised precision is kept: real models, simulated endpoints.
 
-    python bench/promises.py [--repeats 60] [--sets report]
+    python bench/promises.py [--repeats 60]
 
 Repeat r audits 1,500 items (seed r), drawn with replacement from a set, with one query per item. The whole
-set shows what the chosen threshold really does. The rules of promises were chosen on the sets of ``--sets
-choose``, and are reported on the others.
+set shows what the chosen threshold really does. The rules of promises were chosen on other sets.
 """
 
 from __future__ import annotations
 
-from record import Cell, parser, record, run_all, table
+from record import Cell, options, record, run_all, table
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,24 +25,12 @@ from populations import simulated_fit
 AUDITED = 1500
 #: A file in the data folder, and the required precision.
 SETS = {
-    "report": {
-        "scores/Mistral-7B-Instruct-v0.3__mmlu_test_direct.csv.gz": 0.8,
-        "scores/OpenHermes-2-Mistral-7B__truthfulqa_binary.csv.gz": 0.6,
-        "scores/zephyr-7b-beta__halueval_dialogue.csv.gz": 0.85,
-        "scores/gpt-4o-mini__mmlu_test_direct.csv.gz": 0.85,
-        "scores/gpt3-davinci__boolq_0shot.csv.gz": 0.85,
-        "scores/Meta-Llama-3-8B-Instruct__boolq_0shot_1500.csv.gz": 0.9,
-    },
-    "choose": {
-        "scores/Llama-3.1-70B__mmlu_test.csv.gz": 0.95,
-        "scores/Llama-3.1-8B-Instruct__mmlu_test_direct.csv.gz": 0.85,
-        "scores/Mistral-7B-Instruct-v0.2__truthfulqa_binary.csv.gz": 0.6,
-        "scores/Starling-LM-7B-alpha__halueval_dialogue.csv.gz": 0.9,
-        "scores/gpt2-xl__boolq_0shot.csv.gz": 0.7,
-        "scores/gpt3-curie__rte_train_0shot.csv.gz": 0.6,
-        "logits/qwen__boolq__logits.csv.gz": 0.85,
-        "logits/qwen__mmlu__logits.csv.gz": 0.4,
-    },
+    "scores/Mistral-7B-Instruct-v0.3__mmlu_test_direct.csv.gz": 0.8,
+    "scores/OpenHermes-2-Mistral-7B__truthfulqa_binary.csv.gz": 0.6,
+    "scores/zephyr-7b-beta__halueval_dialogue.csv.gz": 0.85,
+    "scores/gpt-4o-mini__mmlu_test_direct.csv.gz": 0.85,
+    "scores/gpt3-davinci__boolq_0shot.csv.gz": 0.85,
+    "scores/Meta-Llama-3-8B-Instruct__boolq_0shot_1500.csv.gz": 0.9,
 }
 #: How a threshold is chosen: the confidence with which it must reach the precision.
 WAYS = {"95% sure": 0.95, "by the estimate": None}
@@ -79,18 +66,15 @@ def promises(job: tuple[Path, float, int]) -> list[Promise | None]:
 
 def main() -> None:
     """Run the study, and record its table."""
-    options = parser(__doc__, repeats=60)
-    options.add_argument("--sets", choices=SETS, default="report")
-    arguments = options.parse_args()
-    sets = SETS[arguments.sets]
+    arguments = options(__doc__, repeats=60)
     jobs = [
         (arguments.data / path, wanted, seed)
-        for path, wanted in sets.items()
+        for path, wanted in SETS.items()
         for seed in range(arguments.repeats)
     ]
     each = iter(run_all(promises, jobs, arguments))
     rows: list[list[Cell]] = []
-    for path, wanted in sets.items():
+    for path, wanted in SETS.items():
         tried = [next(each) for _ in range(arguments.repeats)]
         for way, mine in zip(WAYS, zip(*tried, strict=True), strict=True):
             made = [promise for promise in mine if promise is not None]

@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,70 +122,51 @@ class Server:
                 [self.python, "-c", _CONVERT, gguf.parent, gguf.name, MODEL], cwd=CACHE, check=True
             )
 
-    def start(self) -> Running:
-        """Start the server and wait until it answers; raises `RuntimeError` if it cannot."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the server during the block; raises `RuntimeError` if it cannot start."""
         if status(self.base_url)[0]:
             raise RuntimeError(f"something else answers at {self.base_url}")
+        print(f"starting {self.name}", flush=True)
         made_key(self)
         if self.config:
             (CACHE / f"{self.slug}.yaml").write_text(self.config)
-        log = (CACHE / f"{self.slug}.log").open("ab")
         words = shlex.split(self.command.format(port=self.port, config=f"{self.slug}.yaml"))
-        own = {"PYTHONPATH": str(ROOT / "src")} if not self.environment else {"PYTHONPATH": ""}
-        child = subprocess.Popen(
-            [self.programs / words[0], *words[1:]],
-            cwd=CACHE,
-            env={**os.environ, **own, **self.variables},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # so that its children can be killed with it
-        )
-        running = Running(self, child)
+        path = "" if self.environment else str(ROOT / "src")
+        with (CACHE / f"{self.slug}.log").open("ab") as log:
+            child = subprocess.Popen(
+                [self.programs / words[0], *words[1:]],
+                cwd=CACHE,
+                env={**os.environ, "PYTHONPATH": path, **self.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # so that its children can be killed with it
+            )
         try:
-            running.wait_until_ready()
-        except BaseException:
-            running.kill()
-            raise
-        return running
+            self._wait_for(child)
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A server that runs."""
-
-    server: Server
-    process: subprocess.Popen[bytes]
-
-    def wait_until_ready(self) -> None:
-        """Wait until the server answers; raises `RuntimeError` if it ends before, or takes too long."""
-        url = self.server.base_url.removesuffix("/v1") + self.server.ready
-        began = time.monotonic()
-        while time.monotonic() - began < LONGEST_START and self.process.poll() is None:
+    def _wait_for(self, child: subprocess.Popen[bytes]) -> None:
+        url, began = self.base_url.removesuffix("/v1") + self.ready, time.monotonic()
+        while time.monotonic() - began < LONGEST_START and child.poll() is None:
             if status(url)[0] == 200:
                 return
             time.sleep(1.0)
-        raise RuntimeError(f"{self.server.name} does not start: see {CACHE / self.server.slug}.log")
-
-    def kill(self) -> None:
-        """Kill the server and its children with SIGKILL."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        raise RuntimeError(f"{self.name} does not start: see {CACHE / self.slug}.log")
 
 
 @contextmanager
-def started(servers: Sequence[Server]) -> Iterator[Running]:
-    """Servers that run during the block, the last of which is yielded."""
-    running: list[Running] = []
-    try:
+def started(servers: Sequence[Server]) -> Iterator[None]:
+    """Servers that run during the block, started one after the other."""
+    with ExitStack() as stack:
         for server in servers:
-            print(f"starting {server.name}", flush=True)
-            running.append(server.start())
-        yield running[-1]
-    finally:
-        for one in reversed(running):
-            one.kill()
+            stack.enter_context(server.running())
+        yield
 
 
 def made_key(server: Server) -> str:

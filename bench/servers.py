@@ -182,8 +182,8 @@ def measure(server: Server, bench: Bench) -> dict[str, Any]:
     for one in (*with_upstream(server), *([SERVERS[server.oracle]] if server.oracle else [])):
         one.install()
     if server.oracle and not bench.scores(server).is_file():
-        with started([SERVERS[server.oracle]]) as running:
-            bench.score(running.server)
+        with started([SERVERS[server.oracle]]):
+            bench.score(SERVERS[server.oracle])
     with started(with_upstream(server)):
         fields = accepted(server)
         print(f"{server.name}: {fields}", flush=True)

@@ -17,14 +17,13 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from blindcal.records import FloatArray
 from page_figures import NAMES, intervals, true_figures
-from populations import ALTERNATIVES, ATOMS, CHOSEN, Population, Recorded, drawn, narrow, simulated_fit
+from populations import ATOMS, CHOSEN, Population, Recorded, drawn, narrow, simulated_fit
 
 TO_CHOOSE = (
     "Llama-3.1-70B__mmlu_test",
@@ -176,25 +175,6 @@ def study(repeats: Sequence[Repeat], options: Namespace) -> dict[Setting, list[O
     return outcomes
 
 
-def pvalue(repeat: Repeat) -> float:
-    """The p-value of "perfectly calibrated" in one repeat, which needs no refits."""
-    population = next(one for one in ALTERNATIVES if one.name == repeat.source)
-    n, (method, queries) = repeat.setting.n, METHODS[repeat.setting.method]
-    labels, f = population.sample(n, np.random.default_rng([repeat.seed, n]))
-    fit = simulated_fit(labels, f, method=method, queries=queries, seed=repeat.seed, resamples=0)
-    return fit.calibrated_pvalue
-
-
-def power_table(seeds: range, options: Namespace) -> Table:
-    """How often the test rejects, for populations with the same calibration error."""
-    cells = list(product(ALTERNATIVES, (400, 2000)))
-    repeats = [Repeat(Setting(one.name, LATENT, n), one.name, k, 0) for one, n in cells for k in seeds]
-    each = run_all(pvalue, repeats, options, chunk=16)
-    rejected = (np.array(each) < 0.05).reshape(len(cells), -1).mean(axis=1)
-    rows = [[one.name, one.ece(), n, float(share)] for (one, n), share in zip(cells, rejected, strict=True)]
-    return table({"departure": "{}", "ECE": "{:.4f}", "items": "{:,}", "p < 0.05": "{:.1%}"}, rows)
-
-
 def mean(values: Sequence[FloatArray]) -> list[float | None]:
     """The mean of each column over the rows where it counts, ``None`` if nowhere."""
     counted = np.array(values)
@@ -317,10 +297,7 @@ def main() -> None:
         for title, shown in made.items():
             print(f"\n{title}\n\n{shown.markdown()}", end="")
         return
-    fewer = seeds[: max(1, arguments.repeats // 2)]
-    made["power"] = power_table(fewer, arguments)
-    repeats = {"": arguments.repeats, "power": len(fewer)}
-    record("study", made, arguments, repeats=repeats, seeds=f"seeds from {first:,}")
+    record("study", made, arguments, seeds=f"seeds from {first:,}")
 
 
 if __name__ == "__main__":

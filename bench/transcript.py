@@ -6,15 +6,14 @@ python bench/transcript.py --check    # end with status 1 if anything but its nu
 
 from __future__ import annotations
 
+from record import ROOT
+
 import re
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from fresh_install import build, transcript, wording  # noqa: E402 - the tests run the same session
+from fresh_install import build, transcript, wording  # the tests run the same session
 
 PAGE = ROOT / "docs" / "install.md"
 _BLOCK = re.compile(r"(?<=<!-- transcript -->\n```text\n).*?(?=```\n<!-- /transcript -->)", re.DOTALL)

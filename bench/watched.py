@@ -8,7 +8,7 @@ cannot see it. Each audit is a whole one: probe, run, controls, estimates.
 
 from __future__ import annotations
 
-from record import Cell, parser, record, run_all, table
+from record import Cell, options, record, run_all, table
 
 import json
 import tempfile
@@ -128,11 +128,9 @@ def outcome(task: tuple[str, int, int]) -> tuple[str, bool, bool]:
 
 def main() -> None:
     """Run the study, and record its table."""
-    options = parser(__doc__, repeats=20, honest=200, items=1000)
-    options.add_argument("--kinds", nargs="*", default=list(FAULTS))
-    arguments = options.parse_args()
+    arguments = options(__doc__, repeats=20, honest=200, items=1000)
     rows: list[list[Cell]] = []
-    for name in arguments.kinds:
+    for name in FAULTS:
         many = arguments.honest if name == "honest" else arguments.repeats
         each = run_all(outcome, [(name, arguments.items, seed) for seed in range(many)], arguments)
         words = Counter(word for word, *_ in each)

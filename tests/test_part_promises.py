@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import blindcal as bc
-from blindcal.estimate.simultaneous import holm
+from blindcal.estimate.uncertainty import holm
 from blindcal.records import Estimate
 from blindcal.results.check import Case, Limit, bounds_beyond
 from blindcal.results.run import open_run
@@ -90,7 +90,7 @@ def test_each_part_has_a_threshold(run: Path) -> None:
     shown = blindcal("threshold", run, "--precision", 0.8, "--by", "--resamples", REFITS)
     assert shown.exit_code == 0, shown.output
     assert "each of 2 parts (of 3) reaches it, 95% sure of each by itself" in shown.output
-    assert "swapped      300  none: precision: no threshold reaches 0.8" in shown.output
+    assert "swapped    300  none: precision: no threshold reaches 0.8" in shown.output
 
 
 def test_promises_that_hold_together_ask_for_more(run: Path) -> None:

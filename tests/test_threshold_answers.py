@@ -147,7 +147,7 @@ def test_drawn_answers_deploy_no_margin(served: tuple[Path, FloatArray, Path], t
     assert "an answer counts where its probability is at least this" in found.output
     assert "request    none: a run of method sampling tests no margins" in found.output
     assert "margin  " not in found.output
-    body = blindcal("threshold", tmp_path / "run", "--recall", 0.5, "--resamples", 40, "--snippet", "body")
+    body = blindcal("threshold", tmp_path / "run", "--recall", 0.5, "--resamples", 40, "--snippet", "curl")
     assert "audit with --method latent" in refusal(body)
 
 

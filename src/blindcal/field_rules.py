@@ -26,6 +26,7 @@ FromOne: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number from 
 Finite: TypeAlias = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST, description="a finite number")]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST, description="a number from 0 up")]
 Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST, description="a number above 0")]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 to 65535")]
 FromTwo: TypeAlias = Annotated[int, Meta(ge=2, description="a whole number from 2 up")]
 InnerShare: TypeAlias = Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")]
 

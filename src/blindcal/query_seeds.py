@@ -35,8 +35,8 @@ def draw_of_name(seed: int, name: str, purpose: str) -> float:
     """The uniform draw in (0, 1) that belongs to a name, such as an item's id; each purpose has its own."""
     key = seed.to_bytes(16, "little")
     words = name.encode(errors="surrogatepass")
-    found = hashlib.blake2b(words, digest_size=8, key=key, person=purpose.encode()).digest()
-    return ((int.from_bytes(found, "little") >> 12) + 0.5) * 2.0**-52
+    digest = hashlib.blake2b(words, digest_size=8, key=key, person=purpose.encode()).digest()
+    return ((int.from_bytes(digest, "little") >> 12) + 0.5) * 2.0**-52
 
 
 def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

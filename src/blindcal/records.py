@@ -174,15 +174,19 @@ class Targets:
         return self.answers or (self.negative, self.positive)
 
     @property
+    def sides(self) -> tuple[tuple[Token, ...], ...]:
+        """The tokens of the positive and the negative answer, or of each answer in order."""
+        return self.answers or (self.positive, self.negative)
+
+    @property
     def tokens(self) -> tuple[Token, ...]:
         """All tokens: those of the positive answer first, or in the order of the answers."""
-        return self.positive + self.negative + tuple(token for side in self.answers for token in side)
+        return tuple(token for side in self.sides for token in side)
 
     @property
     def words(self) -> tuple[str, ...]:
         """One spelling of each answer: of the positive and the negative one, or of all in their order."""
-        sides = self.answers or (self.positive, self.negative)
-        return tuple(side[0].text for side in sides)
+        return tuple(side[0].text for side in self.sides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.auditing.prepared import Prepared
-from blindcal.confidence_prompt import ask_json
 from blindcal.endpoints.address import Address
+from blindcal.endpoints.free_text import ask_json
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     ANSWER_TOKENS,

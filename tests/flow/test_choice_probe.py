@@ -81,29 +81,19 @@ def test_any_number_of_answers(count: int, fewer: int) -> None:
     assert f"good: yes: each of {count} answers" in answer(found, "a bias on every answer")
 
 
-def test_entries_that_are_dropped() -> None:
-    """A bias of which only the first entries act is found, with their number."""
-    found = probed(Behaviour(most_biases=3))
-    assert answer(found, "a bias on every answer") == "bad: no: only the first 3 of 4 entries act"
-    assert found.ways["thresholds"] == "only the first 3 of 4 entries of logit_bias act"
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_only_the_largest_entries_act(seed: int) -> None:
-    """Forced answers show nothing, but Gumbel queries do, and what explains them is said."""
-    found = probed(Behaviour(most_biases=2, further_biases="lowest"), seed=seed)
-    assert "good" in answer(found, "a bias on every answer")
-    assert "as if only the 2 largest of them acted" in answer(found, "Gumbel queries")
-    assert found.ways["thresholds"].startswith("biases on several answers do not add up as they should")
-
-
-@pytest.mark.parametrize("most", [2, 5])
-def test_too_many_entries_are_refused(most: int) -> None:
-    """How many are accepted is found, and the service's own words are shown."""
-    found = probed(Behaviour(most_biases=most, further_biases="rejected"), count=6)
-    assert "too many properties" in answer(found, "a bias on every answer")
-    expected = f"logit_bias takes {most} entries at most, too few for 6 answers"
-    assert found.ways["thresholds"] == expected
+@pytest.mark.parametrize(
+    ("further", "question", "trouble"),
+    [
+        ("ignored", "a bias on every answer", "not all of 4 entries of logit_bias act"),
+        ("rejected", "a bias on every answer", "logit_bias does not take an entry for every answer"),
+        ("lowest", "Gumbel queries", "biases on several answers do not add up as they should"),
+    ],
+)
+def test_a_bias_of_few_entries(further: Any, question: str, trouble: str) -> None:
+    """A service that takes or heeds only some entries is refused; Gumbel queries show if the largest act."""
+    found = probed(Behaviour(most_biases=2, further_biases=further))
+    assert answer(found, question).startswith("bad: no: ")
+    assert found.ways["thresholds"] == trouble
 
 
 def test_a_wrong_token_is_named() -> None:

@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.errors import FatalError, InputError
+from blindcal.errors import InputError
 from blindcal.records import INVALID, PLAIN, Item, Message, Reply, Request, Round, Targets
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
@@ -118,25 +118,6 @@ def test_logprobs_are_those_of_all_answers() -> None:
     assert reply.logprobs is not None
     shown = [math.exp(reply.logprobs[answer]) for answer in ANSWERS]
     assert shown == pytest.approx(softmax(LOGITS[1]), rel=1e-4)
-
-
-@pytest.mark.parametrize("further", ["ignored", "lowest"])
-def test_only_some_entries_of_the_bias_may_act(further: str) -> None:
-    """Those after the first ones, or those with the lowest values, change nothing."""
-    bias = {1: 50.0, 2: 52.0, 3: 49.0, 4: 90.0}
-    how = Behaviour(most_biases=2, further_biases=further)  # type: ignore[arg-type]  # parametrized
-    (reply,) = served([Request(ITEMS[1].messages, bias)], how)
-    kept = {"ignored": [50.0, 52.0, 0, 0], "lowest": [0, 52.0, 0, 90.0]}[further]
-    assert reply.text == ANSWERS[int((LOGITS[1] + kept).argmax())]
-
-
-@pytest.mark.parametrize("dialect", ["openai", "vllm", "llama.cpp", "litellm", "azure"])
-def test_too_many_entries_may_be_refused(dialect: str) -> None:
-    """A bias with more entries than a service takes is an error that says so."""
-    how = Behaviour(most_biases=3, further_biases="rejected", dialect=dialect)  # type: ignore[arg-type]
-    served([Request(ITEMS[1].messages, {1: 1.0, 2: 2.0, 3: 3.0})], how)
-    with pytest.raises(FatalError, match="at most 3 properties"):
-        served([Request(ITEMS[1].messages, {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0})], how)
 
 
 def test_a_choice_file_is_loaded_as_it_is(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from blindcal.auditing.probe_endpoint import probe
 from blindcal.errors import InputError
 from blindcal.items.files import load
 from blindcal.items.score_files import read_choices
@@ -110,16 +109,3 @@ def test_the_command_says_what_it_wrote(items: Path, server: Server, tmp_path: P
     assert done.exit_code == 0, done.output
     assert "the answers are ' A' (1), ' B' (2), ' C' (3) and ' D' (4)" in done.stderr
     assert Recording.load(out).choices == 4
-
-
-@pytest.mark.parametrize(("logprobs", "method"), [(True, "logprobs"), (False, "latent")])
-def test_the_probe_chooses_a_method(items: Path, server: Server, logprobs: bool, method: str) -> None:
-    """With several answers too, the best that the endpoint allows is chosen; no forecast is made."""
-    server.behaviour = Behaviour(logprobs=logprobs)
-    found = probe(items, Settings(model="replay", base_url=server.base_url))
-    assert found.choice.targets.words == (" A", " B", " C", " D")
-    assert found.methods is not None
-    best = found.methods.best(found.probe)
-    assert best is not None
-    assert (best.method, best.half_width, best.expected) == (method, None, "no forecast")
-    assert f"chose {method}"[6:] in found.methods.line(best, found.probe)

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 
@@ -148,33 +147,6 @@ def test_counts_and_usage() -> None:
     assert (reply.prompt_tokens, reply.completion_tokens) == (1 + len("Is 0 odd? Yes or No.") // 4, 1)
 
 
-def test_models_stats_and_unknown_paths() -> None:
-    """The model is listed, the counts can be read over HTTP, and other paths do not exist."""
-
-    async def talk(server: Server, _: HttpEndpoint) -> list[Any]:
-        async with aiohttp.ClientSession() as session:
-            found = []
-            for path in ("/models", "/../stats", "/nothing"):
-                async with session.get(server.base_url + path) as response:
-                    found.append((response.status, await response.json()))
-            return found
-
-    models, stats, nothing = asked(talk)
-    assert models[1]["data"][0]["id"] == "replay"
-    assert stats[1]["requests"] == 0
-    assert nothing[0] == 404
-
-
-def test_wrong_key() -> None:
-    """A server that wants a key refuses requests without it."""
-
-    async def talk(_: Server, endpoint: HttpEndpoint) -> None:
-        await endpoint.ask(Request(items(1)[0].messages))
-
-    with pytest.raises(FatalError, match="API key"):
-        asked(talk, Behaviour(api_key="right"))
-
-
 def test_running_in_a_thread() -> None:
     """A caller that is not asynchronous gets the same server, and the port is free afterwards."""
 
@@ -189,21 +161,15 @@ def test_running_in_a_thread() -> None:
         asyncio.run(talk(base_url))
 
 
-def test_taken_port() -> None:
-    """A port in use is an error that says so."""
-    with running(Server(recording(ODDS), items(5))) as server:
-        port = int(server.base_url.split(":")[2].split("/")[0])
-        with (
-            pytest.raises(InputError, match="cannot listen"),
-            running(Server(recording(ODDS), items(5), port=port)),
-        ):
-            pass
-
-
-def test_items_must_be_recorded() -> None:
-    """An item that the recording does not know is found out before anything is served."""
+def test_what_cannot_be_served_is_refused() -> None:
+    """An item that was not recorded, and a port in use, are found out before anything is served."""
     with pytest.raises(InputError, match="item-2"):
         Server(recording([0.0, 1.0]), items(3))
+    with running(Server(recording(ODDS), items(5))) as server:
+        port = int(server.base_url.split(":")[2].split("/")[0])
+        second = Server(recording(ODDS), items(5), port=port)
+        with pytest.raises(InputError, match="cannot listen"), running(second):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -221,14 +187,6 @@ def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
     """A file that is no recording is refused in words that name what is wrong."""
     with pytest.raises(InputError, match=says.replace("|", r"\|")):
         Recording.load(logits_file(tmp_path, text))
-
-
-def test_not_gzip(tmp_path: Path) -> None:
-    """A file that is not what its name says is an input error."""
-    path = tmp_path / "x.csv.gz"
-    path.write_text("id,label,p\n")
-    with pytest.raises(InputError, match="cannot be read"):
-        Recording.load(path)
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,9 @@ def evidence(method: str, queries: float, **more: Any) -> Evidence:
     design = make_design(method, labels, queries=queries, seed=6)
     answers = ask(design, p, seed=6)
     answers = replace(answers, answers=np.where(np.arange(len(answers)) % 40 == 0, -1, answers.answers))
-    return Evidence(method, design, labels, answers, bins=7, level=0.9, resamples=30, **more)
+    return Evidence(
+        method=method, design=design, labels=labels, answers=answers, bins=7, level=0.9, resamples=30, **more
+    )
 
 
 def fit_of(one: Evidence, members: np.ndarray, resamples: int) -> bc.LatentFit:

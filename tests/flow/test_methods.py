@@ -22,10 +22,10 @@ from blindcal.items.files import MOST_PARTS, load
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import METHODS, SIMULABLE
 from blindcal.records import FloatArray, IntArray
-from blindcal.results import result
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from reporting import evidence, population
+from result_schema import schema
 from serving import replaying
 
 N = 3000
@@ -271,7 +271,7 @@ def test_results_of_every_method_fit_the_schema(method: str, items: Path, tmp_pa
         )
         one = audit(items, settings, out=tmp_path / "run")
     written = tmp_path / "run" / "result.json"
-    jsonschema.validate(json.loads(written.read_text()), result.schema())
+    jsonschema.validate(json.loads(written.read_text()), schema())
     assert AuditResult.load(written) == one
     assert one.by == "topic"
     assert [(part.name, part.items) for part in one.parts] == [(UNNAMED, 100), ("x", 100), ("y", 100)]
@@ -317,7 +317,7 @@ def test_all_invalid_ends_with_a_result_and_an_error(items: Path, tmp_path: Path
     assert done.exit_code == 1, done.output
     assert "no valid answer" in done.output
     one = AuditResult.load(tmp_path / "run" / "result.json")
-    jsonschema.validate(json.loads(one.to_json()), result.schema())
+    jsonschema.validate(json.loads(one.to_json()), schema())
     assert (one.ece.value, one.counts.positive, one.counts.negative) == (None, 0, 0)
     assert one.counts.invalid > 0
 

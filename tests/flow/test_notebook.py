@@ -18,7 +18,8 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import latent
 from blindcal.estimate.published.blind import BlindResult, blind
-from blindcal.report import notebook, plots, style
+from blindcal.report import plots, style
+from blindcal.report.page import html
 from blindcal.results.run import Run
 from finished_runs import FinishedRuns
 from paths import ROOT
@@ -146,7 +147,7 @@ def test_what_cannot_be_drawn_is_refused_with_what_can(published: BlindResult, f
     wrong: list[tuple[str, Any, str]] = [
         ("reliability", published, "this BlindResult has no reliability curve; .* by calibration_curve$"),
         ("parts", fit, f"this LatentFit has no parts; it can be drawn by {by}$"),
-        ("confidence", {}, "found must be a result, a run or a fit, got dict"),
+        ("confidence", {}, "estimates must be a result, a run or a fit, got dict"),
         *(
             (name, bare, "this AuditResult has no .* by calibration_curve, rel")
             for name in ("operating", "parts")
@@ -190,7 +191,7 @@ def test_files_are_the_same_bytes_again(tmp_path: Path) -> None:
 
 def test_a_notebook_shows_a_fit(fit: LatentFit) -> None:
     """The main numbers with intervals, and the curve beside them; what one class cannot give is named."""
-    page = notebook.html(fit)
+    page = html(fit)
     words = shown(page)
     for line in (f"AUROC {fit.auroc:.4f}", f"ECE, 5 bins {fit.ece:.4f}", f"accuracy {fit.accuracy:.4f}"):
         assert line in words
@@ -199,28 +200,28 @@ def test_a_notebook_shows_a_fit(fit: LatentFit) -> None:
     assert "items 400" in words
     assert page.count("<svg") == 1
     assert len(page) < 50_000
-    assert f"ECE, 10 bins {fit.at(bins=10).ece:.4f}" in shown(notebook.html(fit.at(bins=10)))
+    assert f"ECE, 10 bins {fit.at(bins=10).ece:.4f}" in shown(html(fit.at(bins=10)))
     only = latent([1, 1, 1, 1], [0.0, 1.0, -1.0, 0.5], [1, 1, 0, 1], resamples=20)
-    assert "AUROC needs items of both labels" in shown(notebook.html(only))
+    assert "AUROC needs items of both labels" in shown(html(only))
 
 
 def test_a_notebook_shows_the_published_estimate(published: BlindResult, undefined: BlindResult) -> None:
     """The ECE, which may be unknown, and the notes."""
-    assert "ECE, 2 bins 0.2500 items 4" in shown(notebook.html(published))
-    words = shown(notebook.html(undefined))
+    assert "ECE, 2 bins 0.2500 items 4" in shown(html(published))
+    words = shown(html(undefined))
     assert "ECE, 2 bins unknown" in words
     assert "2 invalid answer(s)" in words
 
 
 def test_a_notebook_shows_a_result() -> None:
     """An audit's main numbers; a stop, a forced probe and what was not estimated are not passed over."""
-    words = shown(notebook.html(results.result(stopped="limit of 10 queries", objection="no")))
+    words = shown(html(results.result(stopped="limit of 10 queries", objection="no")))
     assert "ECE, 5 bins 0.1250 (95%: 0.1050 to 0.1450)" in words
     assert "AUROC 0.8000 (95%: 0.7800 to 0.8200)" in words
     assert "limit of 10 queries" in words
     assert "may be meaningless" in words
     nothing = {"ece": results.NOTHING, "auroc": results.NOTHING, "calibrated_pvalue": None}
-    words = shown(notebook.html(results.result(**nothing)))
+    words = shown(html(results.result(**nothing)))
     assert "ECE, 5 bins unknown" in words
     assert "AUROC" not in words
     assert "p-value" not in words
@@ -228,14 +229,14 @@ def test_a_notebook_shows_a_result() -> None:
 
 def test_a_notebook_shows_a_run_as_its_result(run: Run) -> None:
     """A run has nothing to show but its result; other things are refused."""
-    assert notebook.html(run) == notebook.html(run.result)
+    assert html(run) == html(run.result)
     with pytest.raises(InputError, match="must be a result, a run or a fit, got int"):
-        notebook.html(1)
+        html(1)
 
 
 def test_a_page_in_a_notebook_is_tame() -> None:
     """A model's name is text in the table and in the figure's description; colours are the notebook's."""
-    page = notebook.html(results.result(model='<script>x</script>"><img src=x onerror=y>\u202e'))
+    page = html(results.result(model='<script>x</script>"><img src=x onerror=y>\u202e'))
     assert "&lt;script&gt;x" in page
     assert not [word for word in ("<script", "<img", "\u202e") if word in page]
     assert "var(--bc-ink,currentColor)" in page

@@ -29,7 +29,7 @@ from blindcal.auditing.prepare import prepare as prepare_as_usual
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
 from blindcal.errors import FatalError, InputError, ReplyError
-from blindcal.estimate.drift import drift_test
+from blindcal.estimate.noise import drift_test
 from blindcal.evidence import measures
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design
@@ -353,12 +353,12 @@ def test_choices_that_cannot_be_used_are_left_out() -> None:
     said = {"message": {"content": "Yes"}}
     silent = {"message": {"content": None, "reasoning_content": "hm"}}
     usage = {"prompt_tokens": 9, "completion_tokens": 30}
-    reply = read(200, json.dumps({"choices": [silent, said, said], "usage": usage}).encode(), chat=True)
+    reply = read(200, json.dumps({"choices": [silent, said, said], "usage": usage}).encode())
     assert isinstance(reply, Reply)
     assert (reply.text, [one.text for one in reply.further]) == ("Yes", ["Yes"])
     assert reply.usage == Usage(queries=2, attempts=1, prompt_tokens=9, completion_tokens=30)
     with pytest.raises(ReplyError, match="reasoning and no answer"):
-        read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode(), chat=True)
+        read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode())
 
 
 # The replay

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from blindcal import plot
-from blindcal.estimate.findings import NOTHING, Curve
-from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.findings import NOTHING, AnswerMargins, Curve
 from blindcal.records import Estimate
 from blindcal.report.narrative import headline
-from blindcal.report.notebook import html
-from blindcal.report.page import write_page
+from blindcal.report.page import html, write_page
 from blindcal.report.plots import draw
 from blindcal.results.result import AuditResult
 from browsing import CONTRAST, Seen, check_numbers, chromium

@@ -20,8 +20,7 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.axis import LOG_ODDS, Excess, margin_axis
 from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
 from blindcal.estimate.latent import functionals as of
-from blindcal.estimate.latent.excess import excess_of
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.fitting import excess_of, fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import read
 from blindcal.estimate.truth import drawn_answer_ece, top_label_ece
@@ -349,7 +348,17 @@ def test_every_method_estimates(method: str) -> None:
     queries = METHODS[method].usual_queries(several=True)
     design = make_design(method, labels, queries=queries, bins=5, choices=choices)
     answered = ask_choices(design, logits, logprobs=METHODS[method].logprobs)
-    found = estimate(Evidence(method, design, labels, answered, bins=5, resamples=40, choices=choices))
+    found = estimate(
+        Evidence(
+            method=method,
+            design=design,
+            labels=labels,
+            answers=answered,
+            bins=5,
+            resamples=40,
+            choices=choices,
+        )
+    )
     assert found.ece.value is not None
     assert found.leaning.value is None
     assert len(found.by_answer) == 4
@@ -384,7 +393,17 @@ def test_parts_are_read_with_the_excess_of_all() -> None:
     answered = answers_of(labels, logits)
     parts = [("low", "high")[k % 2] for k in range(900)]
     design = GivenAnswerDesign(labels, choices, 2.0, 0)
-    found = estimate(Evidence("latent", design, labels, answered, parts=parts, resamples=40, choices=choices))
+    found = estimate(
+        Evidence(
+            method="latent",
+            design=design,
+            labels=labels,
+            answers=answered,
+            parts=parts,
+            resamples=40,
+            choices=choices,
+        )
+    )
     assert [one.name for one in found.parts] == ["high", "low"]
     assert sum(one.positive_labels for one in found.parts) == np.trace(found.confusion)
     assert found.parts_pvalue is not None

@@ -102,13 +102,6 @@ def test_inspect_logs_convert_and_read_back(inspect: dict[str, Path], tmp_path: 
     assert items.digest == log.digest
 
 
-def test_an_inspect_log_is_audited(inspect: dict[str, Path], served: Served, tmp_path: Path) -> None:
-    """An audit takes the log as it takes a file."""
-    result = audited(inspect["odd"], served, tmp_path / "run", "--method", "logprobs", "--by", "even")
-    assert result["complete"]
-    assert (result["counts"]["items"], len(result["parts"])) == (6, 2)
-
-
 def changed(log: Path, to: Path, change: Callable[[EvalLog], None]) -> Path:
     """A copy of a log that tells something else."""
     from inspect_ai.log import read_eval_log, write_eval_log

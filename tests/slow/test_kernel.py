@@ -54,7 +54,8 @@ def test_a_notebook_without_widgets_has_a_bar_and_no_warning() -> None:
         "sys.modules['IPython'] = kernel\n"
         "from blindcal.progress_bar import ProgressBar\n"
         "from blindcal.records import Progress, Usage\n"
-        "with ProgressBar() as bar: bar(Progress(3, 10, Usage(3, 3, 3, 3), None, 1))\n"
+        "with ProgressBar() as bar:\n"
+        "    bar(Progress(done=3, total=10, usage=Usage(), cost=None, concurrency=1))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT / "tests"

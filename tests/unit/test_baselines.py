@@ -183,7 +183,7 @@ def test_estimates_of_a_method_are_those_of_its_own_estimator(method: str, queri
     answers = np.where(np.arange(len(answered)) % 40 == 0, INVALID, answered.answers)
     stated = np.where(answers == INVALID, np.nan, p[answered.items].round(1))
     answered = replace(answered, answers=answers, stated=stated if method == "verbalized" else None)
-    found = estimate(Evidence(method, design, labels, answered, bins=6))
+    found = estimate(Evidence(method=method, design=design, labels=labels, answers=answered, bins=6))
     asked = np.unique(answered.items)
     if isinstance(design, BlindDesign):
         thresholds = design.thresholds()

@@ -9,15 +9,14 @@ import pytest
 from scipy.special import expit, logsumexp
 from scipy.stats import binom
 
-from blindcal.confidence_prompt import ask_confidence, ask_json
-from blindcal.endpoints.free_text import parse_free_text
+from blindcal.endpoints.free_text import ask_json, parse_free_text
 from blindcal.endpoints.query_format import (
     ConfidenceQuestion,
     FreeTextQuestion,
     LogprobQuestion,
     TokenQuestion,
 )
-from blindcal.endpoints.verbalized import parse_stated_choice
+from blindcal.endpoints.verbalized import ask_confidence, parse_stated_choice
 from blindcal.errors import InputError
 from blindcal.records import INVALID, Message, Reply, Targets, Token
 

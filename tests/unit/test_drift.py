@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.estimate.drift import LEAST_ANSWERS, Drift, drift_test
-from blindcal.estimate.noise import ControlCounts, estimate_noise
+from blindcal.estimate.noise import LEAST_ANSWERS, ControlCounts, Drift, drift_test, estimate_noise
 from blindcal.records import INVALID, AnswerTable, IntArray
 
 

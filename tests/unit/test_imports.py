@@ -26,7 +26,6 @@ ROOMS = (
     "json_form",
     "atomic_write",
     "query_seeds",
-    "confidence_prompt",
     "prices",
     "estimate",
     "design",

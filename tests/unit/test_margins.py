@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.findings import AnswerMargins
 
 #: Unaided distance vision of the left and the right eye of 7,477 women (Stuart 1955).
 VISION = ((1520, 266, 124, 66), (234, 1512, 432, 78), (117, 362, 1772, 205), (36, 82, 179, 492))

@@ -8,7 +8,8 @@ from importlib.resources import files
 import jsonschema
 import pytest
 
-from blindcal.results.result import SCHEMA_VERSION, schema
+from blindcal.results.result import SCHEMA_VERSION
+from result_schema import schema
 from results import result
 
 

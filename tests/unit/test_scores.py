@@ -12,7 +12,7 @@ import pytest
 from scipy.special import expit
 
 from blindcal.errors import InputError
-from blindcal.items.score_files import read_scores, stem
+from blindcal.items.score_files import is_choice_file, read_choices, read_scores
 from blindcal.records import Targets, Token
 
 TEXT = "id,label,p\na,0,0.25\nb,1,1.0\nc,1,1e-7\n"
@@ -40,17 +40,6 @@ def test_every_form_reads_alike(tmp_path: Path, name: str) -> None:
     assert found.ids == ("a", "b", "c")
     assert found.labels.tolist() == [0, 1, 1]
     assert found.p.tolist() == [0.25, 1.0, 1e-7]
-
-
-def test_columns_come_in_any_order_and_others_are_ignored(tmp_path: Path) -> None:
-    """Columns are found by name."""
-    found = read_scores(write(tmp_path / "s.csv", "p,model,label,id\n0.5,x,1,k\n"))
-    assert (found.ids, found.labels.tolist(), found.p.tolist()) == (("k",), [1], [0.5])
-
-
-def test_a_missing_id_is_the_rows_number(tmp_path: Path) -> None:
-    """Files without ids are numbered from zero."""
-    assert read_scores(write(tmp_path / "s.csv", "label,p\n0,0.1\n1,0.2\n")).ids == ("0", "1")
 
 
 def test_another_column_can_be_asked_for(tmp_path: Path) -> None:
@@ -90,12 +79,6 @@ def test_logits_of_other_words_are_refused_with_those_there_are(tmp_path: Path) 
         read_scores(write(tmp_path / "bad.csv", LOGITS.replace("b,1,2.0", "b,1,x")))
 
 
-def test_dots_in_a_files_name_are_its_own() -> None:
-    """Only what says how a file is written is taken off its name."""
-    names = {"Llama-3.1-8B__boolq.csv.gz": "Llama-3.1-8B__boolq", "a.v2.jsonl": "a.v2", "b.tsv.gz": "b"}
-    assert {name: stem(Path(name)) for name in names} == names
-
-
 BAD = [
     ("", r"holds no rows"),
     ("id,label\na,0\n", r"lacks p, has id, label"),
@@ -122,26 +105,6 @@ def test_bad_files_are_named_with_row_and_column(tmp_path: Path, text: str | byt
     assert "bad.csv" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("missing.csv", None),
-        ("missing.parquet", None),
-        ("not.csv.gz", b"plain text"),
-        ("cut.csv.gz", gzip.compress(TEXT.encode(), mtime=0)[:-9]),
-        ("not.parquet", b"plain text"),
-        ("empty.parquet", b""),
-    ],
-)
-def test_unreadable_files_are_one_error(tmp_path: Path, name: str, data: bytes | None) -> None:
-    """Missing, truncated and foreign files are an input error that names them, never a traceback's."""
-    path = tmp_path / name
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(InputError, match=name):
-        read_scores(path)
-
-
 def test_text_from_a_file_cannot_reach_the_terminal(tmp_path: Path) -> None:
     """Escape sequences in a bad value or a column's name are made printable."""
     for text in ("id,label,p\na,0,\x1b[31m1\x07\n", "id,\x1b[2J,p\na,0,1\n"):
@@ -151,16 +114,78 @@ def test_text_from_a_file_cannot_reach_the_terminal(tmp_path: Path) -> None:
         assert "\x07" not in str(caught.value)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
-    """A CSV as Excel saves it keeps its ids, whatever the locale's encoding is."""
-    path = tmp_path / "excel.csv"
-    path.write_bytes("\ufeffid,label,p\nä,1,0.5\nb,0,0.25\n".encode())
-    assert read_scores(path).ids == ("ä", "b")
+# Choice files
+
+CHOICES = "id,logit_A,logit_B,logit_C,label\na,1.5,0,-2,0\nb,0,3,,1\nc,2,1,-inf,0\n"
 
 
-def test_ids_that_are_bytes_are_text(tmp_path: Path) -> None:
-    """Ids in a Parquet column of bytes are those of the items."""
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pyarrow.table({"id": [b"a"], "label": [1], "p": [0.5]}), tmp_path / "a.parquet")
-    assert read_scores(tmp_path / "a.parquet").ids == ("a",)
+def test_a_choice_file_has_a_row_per_item_and_a_column_per_answer(tmp_path: Path) -> None:
+    """Answers are the columns' names; a missing logit says that the item has fewer answers."""
+    found = read_choices(write(tmp_path / "c.csv", CHOICES))
+    assert found.answers == ("A", "B", "C")
+    assert found.ids == ("a", "b", "c")
+    assert found.labels.tolist() == [0, 1, 0]
+    np.testing.assert_array_equal(found.logits, [[1.5, 0, -2], [0, 3, -np.inf], [2, 1, -np.inf]])
+    assert found.choices.tolist() == [3, 2, 2]
+
+
+def test_a_choice_file_in_parquet_reads_like_csv(tmp_path: Path) -> None:
+    """Nulls and NaN in a Parquet file are missing answers."""
+    columns = {
+        "id": ["a", "b", "c"],
+        "label": [0, 1, 0],
+        "logit_A": [1.5, 0.0, 2.0],
+        "logit_B": [0.0, 3.0, 1.0],
+        "logit_C": [-2.0, None, float("nan")],
+    }
+    path = tmp_path / "c.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    assert is_choice_file(path)
+    found, text = read_choices(path), read_choices(write(tmp_path / "c.csv", CHOICES))
+    np.testing.assert_array_equal(found.logits, text.logits)
+    assert (found.ids, found.labels.tolist()) == (text.ids, text.labels.tolist())
+
+
+def test_labels_may_be_names(tmp_path: Path) -> None:
+    """A label is the name of an answer or its number; ids and what was asked are kept if they are there."""
+    path = write(tmp_path / "c.csv", "logit_joy,logit_fear,label,asked\n1,2,fear,x m\n2,1,joy,y m\n")
+    found = read_choices(path)
+    assert found.labels.tolist() == [1, 0]
+    assert (found.ids, found.asked) == (("0", "1"), ("x m", "y m"))
+
+
+def test_answers_that_are_numbers(tmp_path: Path) -> None:
+    """The labels that can only be read in one way decide how the others are read."""
+    head = "id,logit_1,logit_2,logit_3,label\n"
+    counted = read_choices(write(tmp_path / "c.csv", head + "a,1,2,3,1\nb,1,2,3,0\n"))
+    assert counted.labels.tolist() == [1, 0]
+    named = read_choices(write(tmp_path / "n.csv", head + "a,1,2,3,1\nb,1,2,3,3\n"))
+    assert named.labels.tolist() == [0, 2]
+    same = read_choices(write(tmp_path / "s.csv", "logit_0,logit_1,logit_2,label\n1,2,3,1\n"))
+    assert same.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "id,logit_A,logit_B,label\na,1,2,2\n",
+            "row 1, label: must be a number from 0 to 1 or one of 'A', 'B'",
+        ),
+        ("id,logit_A,logit_B,label\na,1,2,0\nb,1,2,X\n", "row 2, label: .*got 'X'"),
+        ("id,logit_A,logit_B,label\na,1,x,0\n", "row 1, logit_B: must be a number, or empty .*got 'x'"),
+        ("id,logit_A,logit_B,label\na,1,inf,0\n", "row 1, logit_B: .*got 'inf'"),
+        ("id,logit_A,logit_B,label\na,1,,0\n", "row 1: must have the logits of at least two answers"),
+        ("id,logit_A,logit_B,logit_C,label\na,1,2,,C\n", "row 1, logit_C: must be a number, since the label"),
+        (
+            "id,logit_1,logit_2,label\na,1,2,1\n",
+            "row 1, label: '1' may be an answer or the number of another",
+        ),
+        ("id,logit_A,label\na,1,0\n", "must have the columns id, label, and logit_<answer>"),
+        ("id,logit_A,logit_B,label\n", "holds no rows"),
+    ],
+)
+def test_what_is_wrong_with_a_choice_file_is_named(tmp_path: Path, text: str, told: str) -> None:
+    """Errors name the row, the column, the rule and what came."""
+    with pytest.raises(InputError, match=told):
+        read_choices(write(tmp_path / "c.csv", text))

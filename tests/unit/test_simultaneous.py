@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
 from blindcal.errors import InputError
-from blindcal.estimate.simultaneous import beyond, difference_pvalues, holm, level_of_each, outlier_pvalues
+from blindcal.estimate.uncertainty import beyond, difference_pvalues, holm, level_of_each, outlier_pvalues
 from blindcal.evidence import estimate
 from blindcal.records import Estimate
 from blindcal.settings import Settings

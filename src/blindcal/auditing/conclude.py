@@ -17,8 +17,7 @@ from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import ReadyAudit
 from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
-from blindcal.estimate.findings import Findings
-from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.files import Items
 from blindcal.methods import METHODS
@@ -72,19 +71,19 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
     )
     session.store.set_note("noise", msgspec.to_builtins(noise.posterior))
     evidence = Evidence(
-        settings.design.method,
-        ready.design,
-        items.labels,
-        answered,
-        items.groups,
-        items.parts,
-        members,
-        settings.estimation.estimator,
-        settings.bins,
-        settings.estimation.level,
-        noise.posterior,
-        settings.estimation.resamples,
-        items.choices,
+        method=settings.design.method,
+        design=ready.design,
+        labels=items.labels,
+        answers=answered,
+        groups=items.groups,
+        parts=items.parts,
+        members=members,
+        estimator=settings.estimation.estimator,
+        bins=settings.bins,
+        level=settings.estimation.level,
+        noise=noise.posterior,
+        resamples=settings.estimation.resamples,
+        choices=items.choices,
         simultaneous=settings.estimation.simultaneous,
     )
     findings = estimate(evidence)

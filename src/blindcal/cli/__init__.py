@@ -11,7 +11,6 @@ import importlib
 import io
 import os
 import sys
-import threading
 import warnings
 
 import click
@@ -28,7 +27,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 INTERRUPTED = 130
 CONTINUED = ("audit", "certify", "decide", "watch")
 """Commands that continue their runs."""
-AUDIT_THREAD = "blindcal-audit"
 COMMANDS = {
     "demo": "Audit a small model on this machine: no key, no cost.",
     "simulate": "Run methods against known probabilities.",
@@ -123,8 +121,9 @@ def main() -> None:
         print_error(error)
         sys.exit(1)
     except SystemExit as end:
-        if end.code == INTERRUPTED and any(one.name == AUDIT_THREAD for one in threading.enumerate()):
-            # Interrupted twice: exit without waiting for the audit's thread. Answers are on disk.
+        if (
+            end.code == INTERRUPTED
+        ):  # after a second Ctrl-C, other threads may still compute: answers are on disk
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)

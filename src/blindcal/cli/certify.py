@@ -19,7 +19,6 @@ from blindcal.certifying.design import (
 )
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
-from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.json_form import json_line
 from blindcal.prices import Prices
@@ -45,7 +44,7 @@ _UNLIKELY = 0.2  # chance of passing below which the user is warned
 )
 @click.option(
     "--confidence",
-    type=FiniteRange(0.5, 1, max_open=True),
+    type=options.FiniteRange(0.5, 1, max_open=True),
     default=0.95,
     help="Probability with which the certificate holds; with two thresholds, both of its bounds.",
 )
@@ -122,7 +121,7 @@ def command(
         return
     if not found.result.complete:
         print_warning(f"the audit is not finished ({printable(str(found.result.stopped), 200)})")
-    options.check_key(settings.endpoint, begun=any(found.folder.glob(f"{FOLDER}*")))
+    options.check_key(settings.endpoint, begun=any(found.folder.glob(f"{FOLDER}-*")))
     try:
         with ProgressBar(disable=quiet or None) as bar:
             made = certify(

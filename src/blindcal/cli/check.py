@@ -12,7 +12,6 @@ import click
 from blindcal.atomic_write import atomic_write, writing
 from blindcal.cli import options
 from blindcal.cli.console import command_line_option, print_stage
-from blindcal.cli.param_types import FiniteRange
 from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
 from blindcal.records import level_percent
@@ -45,7 +44,7 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 @click.option("--model", metavar="NAME", help="Model that a certificate must be about.")
 @click.option(
     "--confidence",
-    type=FiniteRange(0.5, 1, min_open=True, max_open=True),
+    type=options.FiniteRange(0.5, 1, min_open=True, max_open=True),
     default=0.95,
     help="Confidence with which a limit must hold.",
 )

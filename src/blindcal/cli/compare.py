@@ -10,7 +10,7 @@ import click
 
 from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
-from blindcal.cli.console import print_field, print_stage, print_warning
+from blindcal.cli.console import print_field, print_stage, print_table, print_warning
 from blindcal.json_form import json_line
 from blindcal.report.comparison import (
     NAMES,
@@ -23,10 +23,8 @@ from blindcal.report.comparison import (
     verdict,
 )
 from blindcal.results.compare import RunComparison, compare
-from blindcal.results.run import Run, open_run
+from blindcal.results.run import open_run
 from blindcal.text import printable
-
-COLUMN = 8
 
 
 @click.command("compare")
@@ -76,43 +74,35 @@ def command(
         print_warning(f"{OTHER_SEMANTICS[0].lower()}{OTHER_SEMANTICS[1:]}")
     if sys.stderr.isatty():
         print_stage(f"refitting {2 * resamples:,} times")
-    found = compare(*runs, bins=bins, level=level, resamples=resamples)
-    written = _write(found, runs, html, figures)
+    comparison = compare(*runs, bins=bins, level=level, resamples=resamples)
+    written = []
+    if html is not None or figures is not None:
+        from blindcal.report.plots import save_drawings
+
+        drawings = draw_comparison([run.result for run in runs], labels_of(comparison))
+        written = [] if figures is None else save_drawings(drawings, figures)
+        if html is not None:
+            with atomic_write(html) as draft:
+                draft.write_text(comparison_page(comparison, drawings, runs), encoding="utf-8")
+            written.append(html)
     if as_json:
-        click.echo(json_line({**asdict(found), "paired": found.paired}))
+        click.echo(json_line({**asdict(comparison), "paired": comparison.paired}))
         return
-    _print(found)
+    _print(comparison)
     for path in written:
         click.echo(f"wrote {path}")
 
 
-def _write(
-    found: RunComparison, runs: tuple[Run, Run], html: Path | None, figures: Path | None
-) -> list[Path]:
-    """Write the page and the figures, and list the files."""
-    if html is None and figures is None:
-        return []
-    from blindcal.report.plots import save_drawings
-
-    drawings = draw_comparison([run.result for run in runs], labels_of(found))
-    written = [] if figures is None else save_drawings(drawings, figures)
-    if html is not None:
-        with atomic_write(html) as draft:
-            draft.write_text(comparison_page(found, drawings, runs), encoding="utf-8")
-        written.append(html)
-    return written
-
-
-def _print(found: RunComparison) -> None:
-    for letter, model, folder in zip("AB", found.models, (found.first, found.second), strict=True):
+def _print(comparison: RunComparison) -> None:
+    folders = comparison.first, comparison.second
+    for letter, model, folder in zip("AB", comparison.models, folders, strict=True):
         click.echo(f"{letter}  {printable(model, 100)}  in {printable(folder, 300)}")
-    click.echo(pairing(found))
-    for sentence in headline(found):
+    click.echo(pairing(comparison))
+    for sentence in headline(comparison):
         print_field("", sentence, width=0)
-    click.echo(f"{'':<12} {'A':>{COLUMN}} {'B':>{COLUMN}} {'B - A':>{COLUMN}}  {found.level:.0%} interval")
-    for one in found.differences:
-        first, second, between = float(one.first), float(one.second), one.difference
-        click.echo(
-            f"{NAMES[one.quantity]:<12} {first:>{COLUMN}.4f} {second:>{COLUMN}.4f} "
-            f"{float(between):>+{COLUMN}.4f}  {between.low:+.4f} to {between.high:+.4f}  {verdict(one)}"
-        )
+    table = [["", "A", "B", "B - A", f"{comparison.level:.0%} interval", ""]]
+    for row in comparison.differences:
+        numbers = [f"{float(row.first):.4f}", f"{float(row.second):.4f}", f"{float(row.difference):+.4f}"]
+        interval = f"{row.difference.low:+.4f} to {row.difference.high:+.4f}"
+        table.append([NAMES[row.quantity], *numbers, interval, verdict(row)])
+    print_table(table, "<>>><<")

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -50,6 +50,20 @@ def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) 
             line, columns, subsequent_indent=" " * width, break_long_words=False, break_on_hyphens=False
         )
     click.echo(line, err=err)
+
+
+def print_table(rows: Sequence[Sequence[str]], align: str, *, indent: int = 0) -> None:
+    """Print rows of cells in columns, the left (<) or the right (>) sides of which are aligned.
+
+    Text before empty cells may reach over them: only other cells widen their column.
+    """
+    filled = [
+        [cell if any(row[k + 1 :]) or k + 1 == len(row) else "" for k, cell in enumerate(row)] for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
+    for row in rows:
+        cells = (f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True))
+        click.echo((" " * indent + "  ".join(cells)).rstrip())
 
 
 def print_stage(stage: str) -> None:

@@ -34,7 +34,7 @@ from blindcal.settings import Settings
     default=Path("runs/demo"),
     help="Folder of the run; a run in it is continued.",
 )
-@options.port_option(8177)
+@options.field("port", local.ServerSettings, default=8177)
 def command(n: int, seed: int, out: Path, port: int) -> None:
     """Audit a small real model on this machine: no key, no cost, a few minutes.
 

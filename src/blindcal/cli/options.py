@@ -6,8 +6,9 @@ field's annotation. Settings without an option of their own are given by ``--set
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
@@ -16,10 +17,9 @@ import click
 
 from blindcal.asking.limits import Limits
 from blindcal.cli.console import AUDIT_SETTINGS, print_warning
-from blindcal.cli.param_types import PRICES, FieldType, FiniteRange, field_value
 from blindcal.endpoints.address import OPENAI, Address
 from blindcal.errors import InputError, StoreError
-from blindcal.field_rules import rules_of
+from blindcal.field_rules import FieldRule, rules_of
 from blindcal.methods import AUTO, ESTIMATOR_CHOICES, METHODS
 from blindcal.prices import Prices, list_prices
 from blindcal.settings import SETTINGS, Settings, unknown_setting
@@ -29,6 +29,47 @@ from blindcal.text import printable
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 T = TypeVar("T")
 PathOrPaths = TypeVar("PathOrPaths", Path, tuple[Path, ...])
+
+_METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", tuple: "TEXT,TEXT", Mapping: "JSON"}
+
+
+# Types of values that click does not have
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range; neither ``nan``, which passes every range check, nor ``inf``."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse the text of the option."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # before 8.4, click's own takes no type
+    """A type whose values ``parse`` reads from text; the help shows ``name`` for it."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self.parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the text of the option; a default may already be parsed."""
+        try:
+            return self.parse(value) if isinstance(value, str) else value
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+def field_value(rule: FieldRule, text: str) -> Any:
+    """The value of a field; a shell passes ``\\n`` and ``\\t`` in a prompt as two characters each."""
+    if rule.name in ("template", "system", "instruction"):
+        text = text.replace("\\n", "\n").replace("\\t", "\t")
+    return rule.parse(text)
+
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -49,6 +90,7 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "label_field": {"metavar": "FIELD"},
     "by_field": {"metavar": "FIELD"},
     "max_cost": {"metavar": "DOLLARS"},
+    "fault_share": {"default": 0.1},
 }
 _FLAGS = {"by_field": "--by"}
 
@@ -78,15 +120,20 @@ def fill_help(command: click.Command, **values: object) -> None:
 # Fields of records
 
 
-def field(name: str, **attributes: Any) -> Decorator:
-    """The option that sets a field of `Settings` or `Limits`, with some attributes changed."""
-    rule = RULES[name]
+def field(name: str, record: Any = None, **attributes: Any) -> Decorator:
+    """The option that sets a field of a record, by default `Settings` or `Limits`.
+
+    Attributes override what the annotation of the field says.
+    """
+    rule = RULES[name] if record is None else rules_of(record)[name]
     usual: dict[str, Any] = {"help": rule.about}
     if rule.kind is bool:
         usual["is_flag"] = True
     else:
         choice = get_origin(rule.kind) is Literal
-        usual["type"] = click.Choice(get_args(rule.kind)) if choice else FieldType(rule)
+        metavar = _METAVARS.get(get_origin(rule.kind) or rule.kind, "TEXT")
+        parsed = Parsed(metavar, lambda text: field_value(rule, text))
+        usual["type"] = click.Choice(get_args(rule.kind)) if choice else parsed
         usual["default"] = rule.default if isinstance(rule.default, str | int | float) else None
     flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
     return click.option(flag, name, **{**usual, **_ATTRIBUTES.get(name, {}), **attributes})
@@ -95,6 +142,11 @@ def field(name: str, **attributes: Any) -> Decorator:
 def fields(*names: str) -> Decorator:
     """The options that set these fields."""
     return combined(*map(field, names))
+
+
+def record_fields(record: Any) -> Decorator:
+    """The options that set all fields of a record."""
+    return combined(*(field(name, record) for name in rules_of(record)))
 
 
 def set_option(*names: str, accepted: Iterable[str] = SETTINGS) -> Decorator:
@@ -185,22 +237,22 @@ def json_option(prints: str = "Print one JSON object.") -> Decorator:
 quiet_option = click.option("--quiet", is_flag=True, help="Print errors only, and what --json prints.")
 
 
-def port_option(default: int) -> Decorator:
-    """The port of a local server."""
-    return click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        default=default,
-        help="Port of the server on 127.0.0.1; 0 chooses a free one.",
-    )
-
-
 # Prices
+
+
+def _prices(text: str) -> Prices:
+    """Dollars per million input and output tokens: 0.15,0.6."""
+    try:
+        price_in, price_out = map(float, text.split(","))
+        return Prices(price_in, price_out)
+    except ValueError:
+        raise InputError(f"{printable(text, 40)!r} is not two prices such as 0.15,0.6") from None
+
 
 prices_option = click.option(
     "--prices",
     "given_prices",
-    type=PRICES,
+    type=Parsed("IN,OUT", _prices),
     help="Dollars per million input and output tokens, such as 0.15,0.6. By default OpenAI's dated list "
     "prices, for its own models.",
 )

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from blindcal.cli import options
-from blindcal.cli.console import print_field
-from blindcal.cli.param_types import FiniteRange
+from blindcal.cli.console import print_field, print_table
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS, SIMULABLE
@@ -71,7 +70,7 @@ USUAL_ITEMS = 1000
 )
 @click.option(
     "--tokens",
-    type=FiniteRange(1),
+    type=options.FiniteRange(1),
     metavar="T",
     help="Mean number of tokens per prompt, for plans without a file.",
 )
@@ -157,7 +156,8 @@ def command(
         about = {"answers": settings.answer_words} if several else _about(assumed, bins)
         click.echo(json_line({**about, **asdict(plan)}))
         return
-    print_field("items", f"{plan.items:,}{'' if given else _origin(source)}")
+    words = f", with the answers {printable(', '.join(settings.answer_words), 80)}" if several else ""
+    print_field("items", f"{plan.items:,}{words if given else _origin(source)}")
     print_plan(plan, method)
     known = "" if latency or source.latency else ", assumed"
     print_field(
@@ -245,13 +245,12 @@ def _print_choices(plans: tuple[Plan, ...], shape: shapes.Shape, inputs: PlanInp
         click.echo(json_line({**about, "choices": [asdict(plan) for plan in plans]}))
         return
     print_field("if it is", f"{about['shape']}: ECE {about['ece']:.4f}")
-    click.echo("     items  queries/item     queries          cost      time  half-width")
+    table = [["items", "queries/item", "queries", "cost", "time", "half-width"]]
     for plan in plans:
         cost = "?" if plan.cost is None else f"${plan.cost:,.4f}"
-        click.echo(
-            f"{plan.items:10,}  {plan.queries / plan.items:12.3g}  {plan.queries:10,}  {cost:>12}  "
-            f"{_duration(plan.seconds):>8}  {plan.half_width:10.4f}"
-        )
+        cells = [f"{plan.items:,}", f"{plan.queries / plan.items:.3g}", f"{plan.queries:,}", cost]
+        table.append([*cells, _duration(plan.seconds), f"{plan.half_width:.4f}"])
+    print_table(table, ">" * 6)
     if plans[0].cost is None:
         click.echo("cost unknown: give --prices, and a file of items or --tokens")
 

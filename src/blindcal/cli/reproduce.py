@@ -9,15 +9,30 @@ import click
 from tqdm import tqdm
 
 from blindcal.cli import INTERRUPTED, options
-from blindcal.cli.param_types import BUDGETS
 from blindcal.errors import InputError
 from blindcal.json_form import json_line
 from blindcal.reproduce import table
 from blindcal.reproduce.sources import Source, find, read
 from blindcal.reproduce.table import TABLE_METHODS, Column, Measured, MethodTable
-from blindcal.text import file_name
+from blindcal.text import file_name, printable
 
 MOST_JOBS = 8
+MOST_BUDGET = 8
+
+
+def _budgets(text: str) -> tuple[int, ...]:
+    """Numbers of queries per item: 1-8, or 1,2,4."""
+    try:
+        low, dash, high = text.partition("-")
+        budgets = set(range(int(low), int(high) + 1) if dash else map(int, text.split(",")))
+    except ValueError:
+        budgets = set()
+    if not budgets or not all(1 <= k <= MOST_BUDGET for k in budgets):
+        raise InputError(
+            f"{printable(text, 40)!r} is neither a range such as 1-8 nor a list such as 1,2,4, "
+            f"from 1 to {MOST_BUDGET}"
+        )
+    return tuple(sorted(budgets))
 
 
 @click.command("reproduce")
@@ -36,7 +51,12 @@ MOST_JOBS = 8
     type=click.Choice(TABLE_METHODS),
     help="Method to include; repeat for more.  [default: all]",
 )
-@click.option("--budgets", type=BUDGETS, default="1-8", help="Numbers of queries per item to include.")
+@click.option(
+    "--budgets",
+    type=options.Parsed("K-K|K,K", _budgets),
+    default="1-8",
+    help="Numbers of queries per item to include.",
+)
 @click.option(
     "--seeds",
     type=click.IntRange(1),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from blindcal.cli.console import WIDTH, print_field
+from blindcal.cli.console import WIDTH, print_field, print_table
 from blindcal.estimate.findings import Part
 from blindcal.evidence import FEW_ITEMS
 from blindcal.records import level_percent
@@ -103,22 +101,25 @@ def _print_by_answer(result: AuditResult) -> None:
     """Print a line per answer if there are more than two, and how far their shares are from the labels'."""
     if not result.by_answer:
         return
-    names = [printable(result.answers[one.answer], 30) for one in result.by_answer]
-    width = max(len(name) for name in names)
     print_field("answers", "those given")
-    for name, one in zip(names, result.by_answer, strict=True):
-        few = "  few items" if one.few else ""
-        counts = f"{one.given:>7,} given, {one.right:>7,} right"
-        gap = f"confidence minus accuracy {one.overconfidence:+.3f}"
-        click.echo(f"{'':{WIDTH}}{name:{width}}  {counts}  {gap}{few}")
+    rows = [
+        [
+            printable(result.answers[answer.answer], 30),
+            f"{answer.given:,} given,",
+            f"{answer.right:,} right",
+            f"confidence minus accuracy {answer.overconfidence:+.3f}",
+            "few items" if answer.few else "",
+        ]
+        for answer in result.by_answer
+    ]
+    print_table(rows, "<>><<", indent=WIDTH)
     if (margins := result.margins) is not None:
         chance = ""
         if margins.pvalue is not None:
             more = "more than chance explains" if margins.pvalue < ALPHA else "which may be chance"
             chance = f", {more} (p-value {margins.pvalue:.3g})"
-        what = "position" if result.settings.get("permute") is not None else "shares"
         print_field(
-            what,
+            "shares" if result.settings.get("permute") is None else "position",
             f"for each answer to be given as often as it is right, {percent(margins.moved)} of all would "
             f"have to change{chance}",
         )
@@ -129,47 +130,45 @@ def _print_parts(result: AuditResult) -> None:
     if not result.parts:
         return
     largest = sorted(result.parts, key=lambda part: part.items, reverse=True)[:MOST_PARTS]
-    shown = [part for part in result.parts if part in largest]
     heading = f"by {printable(result.by or '', 40)}"
-    if len(shown) < len(result.parts):
-        heading += f", the {len(shown)} largest of {len(result.parts)}"
-    if result.parts_pvalue is None:
-        verdict = "whether they differ by more than chance cannot be tested"
-    elif result.parts_pvalue < ALPHA:
-        verdict = f"they differ by more than chance (p-value {result.parts_pvalue:.3g})"
-    else:
-        verdict = f"their differences may be chance (p-value {result.parts_pvalue:.3g})"
+    if len(largest) < len(result.parts):
+        heading += f", the {len(largest)} largest of {len(result.parts)}"
+    verdict = "whether they differ by more than chance cannot be tested"
+    if (pvalue := result.parts_pvalue) is not None:
+        chance = "they differ by more than chance" if pvalue < ALPHA else "their differences may be chance"
+        verdict = f"{chance} (p-value {pvalue:.3g})"
     print_field("parts", f"{heading}; {verdict}")
     tested = [part for part in result.parts if part.calibrated_pvalue is not None]
     if tested:
-        shown_off = sum((part.calibrated_pvalue or 0.0) < ALPHA for part in tested)
-        other = sum(part.same_pvalue is not None and part.same_pvalue < ALPHA for part in tested)
+        miscalibrated = sum((part.calibrated_pvalue or 0.0) < ALPHA for part in tested)
+        different = sum(part.same_pvalue is not None and part.same_pvalue < ALPHA for part in tested)
         print_field(
             "alarms",
-            f"{shown_off:,} of {len(tested):,} parts with enough items are shown to be miscalibrated, "
-            f"{other:,} to differ from the others; in at most {ALPHA:.0%} of audits is any such alarm false",
+            f"{miscalibrated:,} of {len(tested):,} parts with enough items are shown to be miscalibrated, "
+            f"{different:,} to differ from the others; in at most {ALPHA:.0%} of audits is any such alarm "
+            "false",
         )
-    names = [printable(part.name, 30) for part in shown]
-    width = max(len(name) for name in names)
-    for name, part in zip(names, shown, strict=True):
-        few = "  few items" if part.few else part_alarm(part)
-        accuracy = "" if part.accuracy.value is None else f"  accuracy {part.accuracy.value:.3f}"
-        click.echo(f"{'':{WIDTH}}{name:{width}}  {part.items:>7,} items  ECE {part.ece:.3f}{accuracy}{few}")
+    rows = [
+        [
+            printable(part.name, 30),
+            f"{part.items:,} items",
+            f"ECE {part.ece:.3f}",
+            "" if part.accuracy.value is None else f"accuracy {part.accuracy.value:.3f}",
+            "few items" if part.few else part_alarm(part),
+        ]
+        for part in result.parts
+        if part in largest
+    ]
+    print_table(rows, "<><<<", indent=WIDTH)
     if result.parts_level is not None:
-        joint = (
-            f"these intervals hold for all parts together with {level_percent(result.parts_level)} confidence"
-        )
-        print_field("note", joint)
+        sure = level_percent(result.parts_level)
+        print_field("note", f"these intervals hold for all parts together with {sure} confidence")
 
 
 def part_alarm(part: Part) -> str:
-    """What the tests show about a part, after two spaces; nothing if they show nothing."""
-    found = []
-    if part.calibrated_pvalue is not None and part.calibrated_pvalue < ALPHA:
-        found.append("miscalibrated")
-    if part.same_pvalue is not None and part.same_pvalue < ALPHA:
-        found.append("differs")
-    return f"  {', '.join(found)}" if found else ""
+    """What the tests show about a part; nothing if they show nothing."""
+    tests = {"miscalibrated": part.calibrated_pvalue, "differs": part.same_pvalue}
+    return ", ".join(name for name, pvalue in tests.items() if pvalue is not None and pvalue < ALPHA)
 
 
 def _print_answers(result: AuditResult) -> None:

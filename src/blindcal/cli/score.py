@@ -42,13 +42,7 @@ from blindcal.text import listed, printable
     is_flag=True,
     help="Load --model here (a folder, a Hugging Face name, a GGUF file) instead of asking an endpoint.",
 )
-@click.option(
-    "--device", help="With --transformers: cpu, cuda, cuda:1, mps.  [default: a GPU if there is one]"
-)
-@click.option("--dtype", default="float32", help="With --transformers: float32, bfloat16 or float16.")
-@click.option(
-    "--batch-tokens", type=click.IntRange(1), help="With --transformers: maximum number of tokens per batch."
-)
+@options.record_fields(HfSettings)
 def command(
     items: Path, out: Path, first: int | None, concurrency: int, transformers: bool, **chosen: Any
 ) -> None:

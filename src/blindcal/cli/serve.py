@@ -8,12 +8,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from blindcal.cli import options
-from blindcal.cli.param_types import FiniteRange
 from blindcal.endpoints import local_server as local
 from blindcal.errors import InputError
 from blindcal.field_rules import rules_of
@@ -29,17 +28,9 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
 
 @click.command("serve")
 @click.argument("model", required=False, type=options.PATH)
-@options.port_option(8080)
-@click.option(
-    "--context", type=click.IntRange(64), default=4096, help="Maximum length of a prompt, in tokens."
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(0),
-    default=0,
-    show_default=False,
-    help="Threads of the model.  [default: one per core]",
-)
+@options.field("port", local.ServerSettings, default=8080)
+@options.field("context", local.ServerSettings)
+@options.field("threads", local.ServerSettings)
 @click.option(
     "--scores", type=EXISTING_FILE, help="File of scores (id,label,p), logits or choices (logit_A) to replay."
 )
@@ -53,29 +44,7 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
 @click.option(
     "--texts", type=EXISTING_FILE, help="File of answers (id,text) to requests for a confidence in words."
 )
-@click.option("--logprobs", is_flag=True, help="Show logprobs to clients that ask for them.")
-@click.option(
-    "--jitter",
-    type=FiniteRange(0),
-    default=0.0,
-    show_default=False,
-    help="Standard deviation of noise added to each logit.",
-)
-@click.option("--clamp", type=FiniteRange(0), help="Size to clamp logit_bias to.")
-@click.option("--ignore-bias", is_flag=True, help="Accept logit_bias and ignore it.")
-@click.option(
-    "--latency",
-    type=FiniteRange(0),
-    default=0.0,
-    show_default=False,
-    metavar="SECONDS",
-    help="Delay before each answer.",
-)
-@click.option(
-    "--fault", type=click.Choice(get_args(replay.Fault)), help="Kind of fault that some requests meet."
-)
-@click.option("--fault-share", type=options.SHARE, default=0.1, help="Share of requests that meet the fault.")
-@options.field("seed", help="Random seed of jitter and faults.")
+@options.record_fields(replay.Behaviour)
 def command(
     model: Path | None,
     scores: Path | None,

@@ -11,6 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from blindcal.cli import options
+from blindcal.cli.console import print_table
 from blindcal.items.score_files import is_choice_file, read_choices, read_scores
 from blindcal.json_form import json_line
 from blindcal.methods import SIMULABLE
@@ -95,25 +96,23 @@ def command(
                     bar.clear()
                     click.echo(json_line({"file": name, **asdict(result), "mae": result.mae}))
     if not as_json:
-        click.echo(_table(rows))
+        _print(rows)
 
 
-def _table(rows: list[tuple[str, Simulation]]) -> str:
-    """One line per file and method, then the mean of each method over the files."""
-    width = max(len("mean"), *(len(Path(name).name) for name, _ in rows))
-    by = max(11, *(len(_method_name(found)) for _, found in rows))
-    lines = [f"{'file':{width}}  {'n':>7}  {'method':{by}}  queries  oracle  estimate    sd    mean |error|"]
-    for name, found in rows:
-        estimates = np.array(found.estimates)
-        asked = f"{found.n:7,}  {_method_name(found):{by}}  {found.queries:7.3f}  {found.oracle:6.4f}"
-        spread = f"{estimates.mean():8.4f}  {estimates.std():6.4f}  {found.mae:12.5f}"
-        lines.append(f"{Path(name).name:{width}}  {asked}  {spread}")
-    for method in dict.fromkeys(_method_name(found) for _, found in rows):
-        mine = [found for _, found in rows if _method_name(found) == method]
-        queries, mae = np.mean([found.queries for found in mine]), np.mean([found.mae for found in mine])
-        lines.append(f"{'mean':{width}}  {'':7}  {method:{by}}  {queries:7.3f}  {'':24}  {mae:12.5f}")
-    return "\n".join(lines)
+def _print(rows: list[tuple[str, Simulation]]) -> None:
+    """Print a line per file and method, then the mean of each method over the files."""
+    table = [["file", "n", "method", "queries", "oracle", "estimate", "sd", "mean |error|"]]
+    for name, result in rows:
+        mean, sd = np.mean(result.estimates), np.std(result.estimates)
+        cells = [Path(name).name, f"{result.n:,}", _method_name(result), f"{result.queries:.3f}"]
+        table.append([*cells, f"{result.oracle:.4f}", f"{mean:.4f}", f"{sd:.4f}", f"{result.mae:.5f}"])
+    for method in dict.fromkeys(_method_name(result) for _, result in rows):
+        of_method = [result for _, result in rows if _method_name(result) == method]
+        queries = np.mean([result.queries for result in of_method])
+        mae = np.mean([result.mae for result in of_method])
+        table.append(["mean", "", method, f"{queries:.3f}", "", "", "", f"{mae:.5f}"])
+    print_table(table, "<><>>>>>")
 
 
-def _method_name(found: Simulation) -> str:
-    return found.method if found.estimator == "own" else f"{found.method}+{found.estimator}"
+def _method_name(result: Simulation) -> str:
+    return result.method if result.estimator == "own" else f"{result.method}+{result.estimator}"

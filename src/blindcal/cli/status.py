@@ -39,11 +39,11 @@ def command(run: Path, as_json: bool) -> None:
       1  there is no run, or it cannot be read
       2  a wrong command line
     """
-    found = _status(run / RUN_FILE if run.is_dir() else run)
+    status = _status(run / RUN_FILE if run.is_dir() else run)
     if as_json:
-        click.echo(json_line(found))
+        click.echo(json_line(status))
         return
-    for name, value in _fields(found).items():
+    for name, value in _fields(status).items():
         click.echo(f"{name:<{WIDTH}}{printable(str(value), 400)}")
 
 
@@ -85,37 +85,34 @@ def _status(path: Path) -> dict[str, Any]:
     }
 
 
-def _fields(found: dict[str, Any]) -> dict[str, Any]:
+def _fields(status: dict[str, Any]) -> dict[str, Any]:
     """The fields of a status, as printed."""
-    usage, probed, controls, result = (found[part] for part in ("usage", "probe", "controls", "result"))
-    queries = (
-        "queries as usual"
-        if found["queries"] is None
-        else f"{found['queries']:g} {'query' if found['queries'] == 1 else 'queries'} per item"
-    )
+    usage, probe, controls, result = (status[part] for part in ("usage", "probe", "controls", "result"))
+    queries = "queries as usual"
+    if (mean := status["queries"]) is not None:
+        queries = f"{mean:g} {'query' if mean == 1 else 'queries'} per item"
+    method, checked = f"{status['method']}, {queries}, seed {status['seed']}", "probe"
+    if status["certificate"] is not None:  # decisions, whose endpoint is checked but not probed
+        method, checked = f"decides by the certificate {status['certificate'][:8]}", "check"
+    if status["watch"] is not None:
+        method, checked = f"watches {'finished audits' if status['watch'] == 'runs' else 'a stream'}", "check"
     fields = {
-        "run": found["run"],
-        "state": found["state"],
-        "model": f"{found['model']} at {found['base_url']}",
-        "method": f"{found['method']}, {queries}, seed {found['seed']}",
-        "items": found["items"],
-        "verdict": found["verdict"] or _verdict_without_probe(found["method"]),
-        "probe": f"{probed['queries']:,} queries, {_tokens(probed)}",
-        "rounds": found["rounds"],
-        "answers": f"{usage['queries']:,} of {found['asked']:,} queries so far, {usage['invalid']:,} invalid",
-        "usage": f"{usage['attempts']:,} requests, {_tokens(usage)}, without the probe",
+        "run": status["run"],
+        "state": status["state"],
+        "model": f"{status['model']} at {status['base_url']}",
+        "method": method,
+        "items": status["items"],
     }
-    if found["certificate"] is not None:  # decisions, whose endpoint is checked but not probed
-        fields["method"] = f"decides by the certificate {found['certificate'][:8]}"
-        fields["check"] = fields.pop("probe")
-        fields["usage"] = fields["usage"].replace("without the probe", "without the check")
-        del fields["verdict"]
-    if found["watch"] is not None:
-        fields["method"] = f"watches {'finished audits' if found['watch'] == 'runs' else 'a stream'}"
-        fields["check"] = fields.pop("probe")
-        fields["usage"] = fields["usage"].replace("without the probe", "without the check")
-        fields["look"] = found["look"]["line"] if found["look"] else "none yet"
-        del fields["verdict"], fields["rounds"]
+    if checked == "probe":
+        fields["verdict"] = status["verdict"] or _verdict_without_probe(status["method"])
+    fields[checked] = f"{probe['queries']:,} queries, {_tokens(probe)}"
+    if status["watch"] is None:
+        fields["rounds"] = status["rounds"]
+    asked = status["asked"]
+    fields["answers"] = f"{usage['queries']:,} of {asked:,} queries so far, {usage['invalid']:,} invalid"
+    fields["usage"] = f"{usage['attempts']:,} requests, {_tokens(usage)}, without the {checked}"
+    if status["watch"] is not None:
+        fields["look"] = status["look"]["line"] if status["look"] else "none yet"
     if controls["queries"]:
         fields["controls"] = f"{controls['queries']:,} queries, {_tokens(controls)}"
     if result is not None:

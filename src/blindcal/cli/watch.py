@@ -19,15 +19,15 @@ from blindcal.asking.limits import Limits
 from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage
-from blindcal.cli.param_types import FiniteRange
 from blindcal.errors import BlindcalError
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_watch_page
+from blindcal.results.run import open_run
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
-from blindcal.watching.watch import EVERY, open_reference, watch, watch_folder
+from blindcal.watching.watch import EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
 TIME_LIMIT = 60.0
@@ -56,7 +56,7 @@ _STANDARD_ERROR = 2  # where that command prints: standard output has the looks
 )
 @click.option(
     "--rate",
-    type=FiniteRange(0, 1, min_open=True),
+    type=options.FiniteRange(0, 1, min_open=True),
     default=1.0,
     help="Share of the items that is asked, chosen at random by their ids.",
 )
@@ -69,7 +69,7 @@ _STANDARD_ERROR = 2  # where that command prints: standard output has the looks
 )
 @click.option(
     "--max-ece",
-    type=FiniteRange(0, 1, max_open=True),
+    type=options.FiniteRange(0, 1, max_open=True),
     help="Test the calibration against this limit of the ECE; 0 for perfect calibration.  "
     "[default: compare with the reference]",
 )
@@ -145,7 +145,7 @@ def command(
       130  interrupted; nothing is lost
     """
     limits = options.taken(Limits, given)
-    run = open_reference(reference, force=given["force"])
+    run = open_run(reference)
     settings = AskedSettings.of_run(run, api_key_env=api_key_env).settings
     address, prices = settings.endpoint, options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(max_cost_per_day, prices, address, "--max-cost-per-day")

@@ -202,5 +202,7 @@ def service_at(base_url: str) -> Service | None:
         host = urlsplit(base_url).hostname or ""
     except ValueError:
         return None
-    below = (one for one in SERVICES if host == one.host or (one.host[0] == "." and host.endswith(one.host)))
-    return next(below, None)
+    for service in SERVICES:
+        if host == service.host or (service.host[0] == "." and host.endswith(service.host)):
+            return service
+    return None

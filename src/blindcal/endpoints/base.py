@@ -1,8 +1,8 @@
 """The interface between blindcal and a model: one asynchronous method.
 
 Everything that answers (a real API, the embedded model, a recording) is an :class:`Endpoint`, and
-all code that asks uses only this interface. ``ask`` raises only three errors: one that is worth a
-retry, one that ends the run, and one that concerns a single reply.
+all code that asks uses only this interface. ``ask`` raises only three errors: one that may
+succeed if asked again, one that ends the run, and one that concerns a single reply.
 """
 
 from __future__ import annotations

@@ -108,25 +108,11 @@ async def effect(
 ) -> ConstraintEffect:
     """Whether a constraint acts on an endpoint: two queries per item, fewer if it does not.
 
-    Each item is asked twice, with one answer allowed and then another. Where the constraint is ignored, one
-    of the two does not come, unless answers are drawn: so ask several items. If there are more than two
-    answers, the items take turns with them.
-
-    Parameters
-    ----------
-    name : str
-        One of `CONSTRAINTS`.
-    ask : callable
-        Sends a request to the endpoint.
-    items : sequence of Item
-        The items to ask. Those that the endpoint refuses are left out; if it refuses all, the effect is
-        ``unknown``.
-    targets : Targets
-        The answers, as tokens. Their texts and ids are allowed.
-    temperature : float, optional
-        The temperature of the queries; ``None`` sends none.
-    max_tokens : int, optional
-        Maximum number of tokens, if the model needs more than the answer itself, for reasoning.
+    Each item is asked twice, with one answer allowed and then another; if there are more than two answers,
+    the items take turns with them. Where the constraint is ignored, one of the two does not come, unless
+    answers are drawn: so ask several items. Items that the endpoint refuses are left out; if it refuses all,
+    the effect is ``unknown``. ``max_tokens`` is for models that need more than the answer itself, for
+    reasoning.
     """
     constraint = CONSTRAINTS[name]
     sides = dict(enumerate(targets.by_answer))
@@ -139,7 +125,7 @@ async def effect(
                 item.messages,
                 temperature=temperature,
                 max_tokens=max(constraint.max_tokens, max_tokens or 1),
-                fields=constraint.fields([one.text for one in tokens], [one.id for one in tokens]),
+                fields=constraint.fields([token.text for token in tokens], [token.id for token in tokens]),
             )
             try:
                 reply = await ask(request)
@@ -158,5 +144,5 @@ def _answer(reply: Reply, sides: Mapping[int, Sequence[Token]]) -> int | None:
     meanings = {spoken(token.text): meaning for meaning, tokens in sides.items() for token in tokens}
     if (answer := meanings.get(spoken(reply.text))) is not None:
         return answer
-    found = parse_json_text(reply.text, list(meanings)).answer
-    return None if found is None else list(meanings.values())[found]
+    place = parse_json_text(reply.text, list(meanings)).answer
+    return None if place is None else list(meanings.values())[place]

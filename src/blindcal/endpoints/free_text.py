@@ -10,6 +10,8 @@ and the last one of the surest form counts. The forms, from the surest to the we
 
 A word that repeats the question ("Yes or No"), is negated ("not true") or begins a phrase ("no evidence") is
 no answer, and neither is anything that a model says while it thinks, up to ``</think>``.
+
+`instruct` makes room in a prompt for an instruction that asks for more than a word.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
+
+from blindcal.records import Message
 
 FreeTextReason = Literal["", "empty", "cut short", "refusal", "negated", "no answer"]
 
@@ -85,19 +89,19 @@ def parse_free_text(text: str, answers: Sequence[str], *, finished: bool = True)
     >>> parse_free_text("It is not true.", ["True", "False"]).reason
     'negated'
     """
-    said = _THOUGHT.sub("", text)
-    if _THINKING.search(said):
+    spoken = _THOUGHT.sub("", text)
+    if _THINKING.search(spoken):
         return FreeText(None, "cut short")
-    plain = _plain(_BOXED.sub(" answer: ", said))
-    found = _places(plain, tuple(answers))
-    best = max((place for place in found if place.form), default=None)
+    plain = _plain(_BOXED.sub(" answer: ", spoken))
+    places = _places(plain, tuple(answers))
+    best = max((place for place in places if place.form), default=None)
     if best is not None and (finished or best.form == _MARKED):
         return FreeText(best.answer)
     if not finished:
         return FreeText(None, "cut short")
     if not plain:
         return FreeText(None, "empty")
-    if any(place.negated for place in found):
+    if any(place.negated for place in places):
         return FreeText(None, "negated")
     return FreeText(None, "refusal" if REFUSAL.search(plain) else "no answer")
 
@@ -114,15 +118,15 @@ def parse_json_text(text: str, answers: Sequence[str], *, finished: bool = True)
     """
     for match in reversed(list(_OBJECT.finditer(_THOUGHT.sub("", text)))):
         try:
-            said = json.loads(match[0]).get("answer")
+            answer = json.loads(match[0]).get("answer")
         except (ValueError, RecursionError):
             continue
-        if isinstance(said, str | bool):
-            return parse_free_text(str(said), answers)
+        if isinstance(answer, str | bool):
+            return parse_free_text(str(answer), answers)
     return parse_free_text(text, answers, finished=finished)
 
 
-_MARKED, _ALONE, _SAID, _MENTIONED, _NONE = 4, 3, 2, 1, 0
+_MARKED, _ALONE, _SET_APART, _MENTIONED, _NONE = 4, 3, 2, 1, 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -164,9 +168,9 @@ def _form(plain: str, match: re.Match[str]) -> int:
     if _LINE_START.search(before) and _LINE_END.match(plain, end):
         return _ALONE
     if _SENTENCE_START.search(before) and _SET_OFF.match(plain, end):
-        return _SAID
+        return _SET_APART
     if not re.search(r"\w", plain[end:]):
-        return _SAID
+        return _SET_APART
     return _NONE if in_phrase else _MENTIONED
 
 
@@ -191,3 +195,45 @@ def _word(word: str) -> str:
         body = f"(?-i:{body})"
     unspaced = unicodedata.category(word[0]) == "Lo"
     return body if unspaced else rf"(?<![\w'-]){body}(?![\w']|-\w)"
+
+
+def ask_json(messages: tuple[Message, ...], words: tuple[str, ...]) -> tuple[Message, ...]:
+    """Ask for the answer as a JSON object."""
+    forms = [json.dumps({"answer": word}, ensure_ascii=False) for word in words]
+    return instruct(messages, words, f"Reply only with JSON: {either(forms)}")
+
+
+def either(words: Sequence[str]) -> str:
+    """The words as alternatives: "A, B or C"."""
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def instruct(messages: tuple[Message, ...], words: tuple[str, ...], instruction: str) -> tuple[Message, ...]:
+    """Append an instruction to the last message, on a line of its own.
+
+    A last sentence that asks for one of the words alone ("Answer Yes or No.", "Reply only with Yes or No.",
+    "Answer with the letter.") is removed, because it would contradict the instruction.
+    """
+    last = messages[-1]
+    content = last.content if len(words) == 2 else _WAITING.sub("", last.content)
+    asked = _plea(words).sub("", content).rstrip()
+    return (*messages[:-1], replace(last, content=f"{asked}\n{instruction}"))
+
+
+_WAITING = re.compile(
+    r"^[ \t]*(?:the\s+)?(?:correct\s+)?answer(?:\s+is)?\s*:?\s*\Z", re.IGNORECASE | re.MULTILINE
+)
+"""A last line that only waits for the answer, as in prompts of multiple-choice questions."""
+
+
+def _plea(words: tuple[str, ...]) -> re.Pattern[str]:
+    plea = rf"\b{re.escape(words[0])}\b[^.?!\n]*\b{re.escape(words[-1])}\b"
+    start = r"(?<=[.?!:\n])|(?<=[.?!]\s)|\A"
+    if len(words) > 2:
+        plea = rf"(?:{plea}|\b(?:letter|option|choice)\b)"
+        start = r"(?<=\n)|(?<=\w\w[.?!]\s)|\A"  # not after the "D." of an option
+    return re.compile(
+        rf"(?:{start})[ \t]*(?:please\s+)?(?:answer|reply|respond)\b[^.?!\n]*{plea}"
+        r"[^.?!\n]*[.!]?\s*\Z",
+        re.IGNORECASE,
+    )

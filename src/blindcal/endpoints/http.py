@@ -109,24 +109,22 @@ class HttpEndpoint:
             body = self._body(request, accepted)
             response = await self._send("POST", self.url, body)
             raw = response.body
-            found = replies.read(
-                response.status, raw, chat=self.address.api == "chat", free_text=request.max_tokens > 1
-            )
-            if isinstance(found, Reply):
+            read = replies.read(response.status, raw, free_text=request.max_tokens > 1)
+            if isinstance(read, Reply):
                 self._answered.add(_settings(request, accepted))
                 if trial:
                     self.accepted = self.accepted.without(trial)
-                if named_by_id(found.logprobs) and not (accepted.texts or BY_ID in request.fields):
+                if named_by_id(read.logprobs) and not (accepted.texts or BY_ID in request.fields):
                     self.accepted = replace(self.accepted, texts=True)
                     raise RetryableError(
                         "logprobs came by token id and not by text",
                         retry_after=0.0,
                         throttled=True,
-                        billed=found.usage.tokens,
+                        billed=read.usage.tokens,
                     )
-                return found
-            error = self._refusal(found, response.headers, raw)
-            if not refusals.is_about_fields(found, raw, error):
+                return read
+            error = self._refusal(read, response.headers, raw)
+            if not refusals.is_about_fields(read, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
             learnt = self.accepted.after(raw, sent)
@@ -139,7 +137,7 @@ class HttpEndpoint:
                 self.accepted = self.accepted.without(harmless)
                 continue
             if names:
-                raise refusals.unsupported(names[0], found, raw)
+                raise refusals.unsupported(names[0], read, raw)
             unknown = tuple(n for n in sent if n not in OPENAI_SAMPLERS and self._can_leave_out(n, sent[n]))
             answered = _settings(request, accepted) in self._answered  # so it is not about the fields
             if unexplained is not None or answered or not unknown:
@@ -164,7 +162,7 @@ class HttpEndpoint:
             response = await self._send("POST", url, body)
         status, raw = response.status, response.body
         if status != 200:
-            if status in NOT_OFFERED and not refusals.blames_model(refusals.said(raw)):
+            if status in NOT_OFFERED and not refusals.blames_model(refusals.message_in(raw)):
                 return None
             raise await self._located(self._refusal(status, response.headers, raw), raw)
         try:
@@ -183,7 +181,7 @@ class HttpEndpoint:
         path = self._root.path.rstrip("/")
         response = await self._send("GET", self._root._replace(path=f"{path}{below}/models").geturl())
         try:
-            names = tuple(str(one["id"]) for one in read_json(response.body)["data"])
+            names = tuple(str(model["id"]) for model in read_json(response.body)["data"])
         except (JsonError, KeyError, TypeError):
             names = ()
         return names if response.status == 200 and names else response.status
@@ -204,41 +202,42 @@ class HttpEndpoint:
 
     def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         """The endpoint error for a response with an unexpected status."""
-        address, said = self.address, refusals.said(raw)
-        if status == 401 or refusals.blames_key(said):
-            return self._key_refused(status, said)
+        address, message = self.address, refusals.message_in(raw)
+        variable = printable(address.api_key_env, 80)
+        if status == 401 or refusals.blames_key(message):
+            says = f" ({status}): {message}" if message else f" ({status})"
+            refused = f"the endpoint does not accept the API key in {variable}{says}"
+            missing = f"the endpoint wants an API key, and {variable} is not set{says}"
+            return FatalError(
+                refused if self._key else missing,
+                status=401,
+                remedy=address.key_remedy,
+                options={"api_key_env": ...},
+            )
         error = refusals.from_status(
-            status, headers, said, model=address.model, api_key_env=address.api_key_env
+            status, headers, message, model=address.model, api_key_env=address.api_key_env
         )
         if status == 500 and not self._key and not self._answered:  # LiteLLM's proxy without a database
             error.remedy = f"if it wants an API key: {address.key_remedy}"
             error.options = {"api_key_env": ...}
         return error
 
-    def _key_refused(self, status: int, said: str) -> FatalError:
-        variable, says = printable(self.address.api_key_env, 80), f" ({status}){f': {said}' if said else ''}"
-        if self._key:
-            message = f"the endpoint does not accept the API key in {variable}{says}"
-        else:
-            message = f"the endpoint wants an API key, and {variable} is not set{says}"
-        return FatalError(message, status=401, remedy=self.address.key_remedy, options={"api_key_env": ...})
-
     async def _located(self, error: EndpointError, raw: bytes) -> EndpointError:
         """The error, or what the endpoint's list of models tells about it if the address may be wrong."""
-        said, address = refusals.said(raw), self.address
-        lost = isinstance(error, FatalError) and (error.status == 404 or refusals.blames_model(said))
+        message, address = refusals.message_in(raw), self.address
+        lost = isinstance(error, FatalError) and (error.status == 404 or refusals.blames_model(message))
         if not lost or address.api_version is not None:
             return error
         try:
-            here = await self.models()
-            if isinstance(here, tuple):
-                if address.model in here and refusals.blames_model(said):
+            listed = await self.models()
+            if isinstance(listed, tuple):
+                if address.model in listed and refusals.blames_model(message):
                     return error
-                return refusals.not_there(said, self.url, address.model, address.api, here)
-            there = await self.models("/v1") if here == 404 else here
+                return refusals.not_there(message, self.url, address.model, address.api, listed)
+            below = await self.models("/v1") if listed == 404 else listed
         except EndpointError:
             return error
-        if here != 404 or there == 404:
+        if listed != 404 or below == 404:
             return error
         return FatalError(
             f"there is nothing at {self.url} (404)",

@@ -65,11 +65,11 @@ class ServerResponse:
     @property
     def headers(self) -> dict[str, str]:
         """The headers that are text, which only refusals are read for; their names are in lower case."""
-        found = {}
+        headers = {}
         for name in self.fields:
             with contextlib.suppress(ValueError):  # it has other bytes
-                found[name.lower()] = self.fields[name]
-        return found
+                headers[name.lower()] = self.fields[name]
+        return headers
 
 
 class HttpClient:

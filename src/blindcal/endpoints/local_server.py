@@ -24,9 +24,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from blindcal.endpoints.model_file import check_gguf, default_model
 from blindcal.errors import EndpointError, MissingExtraError
+from blindcal.field_rules import FromOne, FromZero, Port
 
 HOST = "127.0.0.1"
 _STOP_SECONDS = 10.0
@@ -38,11 +40,11 @@ class ServerError(EndpointError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of the embedded server. Port 0 is any free port; 0 threads means one per core."""
+    """Settings of the embedded server."""
 
-    port: int = 0
-    context: int = 4096
-    threads: int = 0
+    port: Annotated[Port, "Port of the server on 127.0.0.1; 0 chooses a free one."] = 0
+    context: Annotated[FromOne, "Maximum length of a prompt, in tokens."] = 4096
+    threads: Annotated[FromZero, "Threads of the model; 0 is one per core."] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,8 @@ def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:
         return f"not enough memory for {path.name} with {size}: try a smaller one"
     if "couldn't bind" in log:
         return f"port {settings.port} was taken by another program: choose another, or 0 for any free one"
-    if found := re.search(r"error loading model: (.+)", log):
-        return f"{path} cannot be loaded: {found[1].strip()}"
+    if reason := re.search(r"error loading model: (.+)", log):
+        return f"{path} cannot be loaded: {reason[1].strip()}"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     return f"the model server stopped with code {code}: {lines[-1] if lines else 'it gave no reason'}"
 

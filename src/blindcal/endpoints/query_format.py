@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.confidence_prompt import ask_confidence, ask_json
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
-from blindcal.endpoints.free_text import FreeText, parse_free_text, parse_json_text
+from blindcal.endpoints.free_text import FreeText, ask_json, parse_free_text, parse_json_text
 from blindcal.endpoints.replies import REFUSED
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in, shown_answers
-from blindcal.endpoints.verbalized import Verbalized, parse_stated_choice, parse_verbalized
+from blindcal.endpoints.verbalized import Verbalized, ask_confidence, parse_stated_choice, parse_verbalized
 from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.query_seeds import query_seeds
 from blindcal.records import (
@@ -269,15 +268,15 @@ class FreeTextQuestion(UnbiasedQuestion):
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The answer that the text settles on, or the reason why there is none."""
-        read = parse_json_text if self.form == "json" else parse_free_text
+        parse = parse_json_text if self.form == "json" else parse_free_text
         if reply.finish_reason in (REFUSED, "content_filter"):
-            found = FreeText(None, "refusal")
+            read = FreeText(None, "refusal")
         else:
-            found = read(reply.text, self.words, finished=reply.finish_reason != "length")
+            read = parse(reply.text, self.words, finished=reply.finish_reason != "length")
         lines = "\n".join(reply.text.splitlines())
         kept = visible(shortened(lines, _STATED_CHARACTERS), lines=True)
-        answer = INVALID if found.answer is None else self._number(found.answer)
-        return ParsedAnswer(answer, kept, reason=found.reason)
+        answer = INVALID if read.answer is None else self._number(read.answer)
+        return ParsedAnswer(answer, kept, reason=read.reason)
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
         """An error that says why the texts are no answers, and what would help."""
@@ -313,19 +312,19 @@ class LogprobQuestion(UnbiasedQuestion):
         fault = fault_in(reply.logprobs)
         if fault is not None or reply.logprobs is None:
             return ParsedAnswer(INVALID, printable(f"({fault})"), reason=fault or "")
-        found = shown_answers(reply.logprobs, self.words, self.semantics)
-        masses = zip(self.words, found.shown, strict=True)
+        answers = shown_answers(reply.logprobs, self.words, self.semantics)
+        masses = zip(self.words, answers.shown, strict=True)
         shown = ", ".join(f"{word.strip()} {mass:.4g}" for word, mass in masses)
         text = printable(f"{printable(reply.text, 40)} ({shown})")
-        if not any(found.shown):
-            return ParsedAnswer(INVALID, text, mass=found.mass)
-        about = 0 if len(self.words) == 2 else found.likeliest
+        if not any(answers.shown):
+            return ParsedAnswer(INVALID, text, mass=answers.mass)
+        about = 0 if len(self.words) == 2 else answers.likeliest
         return ParsedAnswer(
-            self._number(found.likeliest),
+            self._number(answers.likeliest),
             text,
-            low=found.low(about),
-            high=found.high(about),
-            mass=found.mass,
+            low=answers.low(about),
+            high=answers.high(about),
+            mass=answers.mass,
         )
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text
@@ -360,11 +359,11 @@ class ConfidenceQuestion(UnbiasedQuestion):
 
         The text is kept with its line breaks; confidences are read from it at the end of the run.
         """
-        found = self._read(reply.text)
+        stated = self._read(reply.text)
         answer = INVALID
-        if found.p is not None:
-            likelier = POSITIVE if found.p >= 0.5 else NEGATIVE
-            answer = likelier if found.answer is None else found.answer
+        if stated.p is not None:
+            likelier = POSITIVE if stated.p >= 0.5 else NEGATIVE
+            answer = likelier if stated.answer is None else stated.answer
         lines = (printable(line, _STATED_CHARACTERS) for line in reply.text.splitlines())
         return ParsedAnswer(answer, "\n".join(lines), reason="" if reply.text.strip() else "empty")
 
@@ -384,9 +383,10 @@ class ConfidenceQuestion(UnbiasedQuestion):
 
         They are those of the positive answer or, if there are more than two, those of the given one.
         """
-        found = [Verbalized(None) if text is None else self._read(text) for text in texts]
-        p = np.array([np.nan if one.p is None else one.p for one in found])
-        return VerbalAnswers(p, dict(Counter(one.reason for one in found if one.reason).most_common()))
+        read = [Verbalized(None) if text is None else self._read(text) for text in texts]
+        p = np.array([np.nan if answer.p is None else answer.p for answer in read])
+        reasons = Counter(answer.reason for answer in read if answer.reason)
+        return VerbalAnswers(p, dict(reasons.most_common()))
 
     def _read(self, text: str) -> Verbalized:
         if len(self.words) > 2:

@@ -51,19 +51,19 @@ _CURES = {
 
 
 def from_status(
-    status: int, headers: Mapping[str, str], said: str, *, model: str, api_key_env: str
+    status: int, headers: Mapping[str, str], message: str, *, model: str, api_key_env: str
 ) -> EndpointError:
-    """The endpoint error for an HTTP status; ``said`` is the server's message, safe to show."""
-    says = f": {said}" if said else ""
-    if status == 429 and re.search(r"insufficient_quota|billing", said):
+    """The endpoint error for an HTTP status; ``message`` is the server's message, safe to show."""
+    says = f": {message}" if message else ""
+    if status == 429 and re.search(r"insufficient_quota|billing", message):
         return FatalError(f"the account has no quota left (429){says}")
     if status in (408, 409, 425, 429) or (status >= 500 and status != 501):
         throttled = status == 429
         what = "too many requests (429)" if throttled else f"the server failed ({status})"
         return RetryableError(f"{what}{says}", retry_after=retry_after(headers), throttled=throttled)
-    if status == 413 or (status in (400, 403, 422) and _ITEM_FAULT.search(said)):
+    if status == 413 or (status in (400, 403, 422) and _ITEM_FAULT.search(message)):
         return ReplyError(f"the endpoint refuses this item ({status}){says}", status=status)
-    if status == 404 and _NO_PROVIDER.search(said):
+    if status == 404 and _NO_PROVIDER.search(message):
         return FatalError(
             f"no provider of {model!r} takes every field of the request (404){says}", status=status
         )
@@ -71,20 +71,20 @@ def from_status(
     return FatalError(f"{cure.format(model=model, api_key_env=api_key_env)} ({status}){says}", status=status)
 
 
-def blames_model(said: str) -> bool:
+def blames_model(message: str) -> bool:
     """Whether a server's message says that there is no model of this name."""
-    return _MODEL_FAULT.search(said) is not None
+    return _MODEL_FAULT.search(message) is not None
 
 
-def blames_key(said: str) -> bool:
+def blames_key(message: str) -> bool:
     """Whether a server's message is about the key, whatever its status: LiteLLM looks up unknown ones."""
-    return "no_db_connection" in said
+    return "no_db_connection" in message
 
 
-def not_there(said: str, url: str, model: str, api: str, listed: Sequence[str]) -> FatalError:
+def not_there(message: str, url: str, model: str, api: str, listed: Sequence[str]) -> FatalError:
     """The error of an endpoint that lists models, but has nothing for a request."""
     if model in listed:
-        says = f": {said}" if said else ""
+        says = f": {message}" if message else ""
         return FatalError(
             f"the endpoint lists model {printable(model, 80)!r}, but has nothing at {url} (404){says}",
             status=404,
@@ -112,19 +112,22 @@ def is_about_fields(status: int, raw: bytes, error: EndpointError) -> bool:
     """Whether a refusal may be about the fields of a request, not about the item, the model or the key."""
     if isinstance(error, RetryableError):
         return status == 500 and _GATEWAY_REFUSAL.search(raw) is not None
-    message = said(raw)
+    message = message_in(raw)
     about = status in (*ITEM_STATUSES, 501) or (status == 404 and _NO_PROVIDER.search(message) is not None)
     return about and isinstance(error, FatalError) and not blames_model(message)
 
 
 def unsupported(parameter: str, status: int, raw: bytes) -> UnsupportedError:
     """The error for a field that matters and is refused."""
-    says = f": {message}" if (message := said(raw)) else ""
-    message = f"the endpoint does not accept {parameter!r} as sent ({status}){says}"
-    return UnsupportedError(message, parameter=parameter, status=status)
+    says = f": {message}" if (message := message_in(raw)) else ""
+    return UnsupportedError(
+        f"the endpoint does not accept {parameter!r} as sent ({status}){says}",
+        parameter=parameter,
+        status=status,
+    )
 
 
-def said(raw: bytes) -> str:
+def message_in(raw: bytes) -> str:
     """The message in a server's error body, on one line that is safe to show."""
     try:
         body = read_json(raw)

@@ -18,6 +18,7 @@ REFUSED = "refusal"
 """Finish reason of a reply that the endpoint itself marks as a refusal."""
 MOST_TOKENS = 10**8
 """Larger counts are no counts: no model reads so long a prompt."""
+_NO_COMPLETION = "the reply is not a completion of the OpenAI form"
 
 
 class Logprob(msgspec.Struct, gc=False):
@@ -48,20 +49,17 @@ class ChatMessage(msgspec.Struct, gc=False):
     reasoning: str | None = None
 
 
-class ChatChoice(msgspec.Struct, gc=False):
-    message: ChatMessage
-    finish_reason: str | None = None
-    logprobs: Logprobs | None = None
+class CompletionChoice(msgspec.Struct, gc=False):
+    """An answer: a ``message`` of a chat, or the ``text`` of a plain completion."""
 
-
-class TextChoice(msgspec.Struct, gc=False):
-    text: str
+    message: ChatMessage | None = None
+    text: str | None = None
     finish_reason: str | None = None
     logprobs: Logprobs | None = None
 
 
 class Envelope(msgspec.Struct, gc=False):
-    """The common fields of both kinds of completion; some gateways send an ``error`` instead of choices.
+    """What surrounds the choices; some gateways send an ``error`` in place of them.
 
     ``usage`` may be anything: an answer is not lost over its bill.
     """
@@ -72,20 +70,15 @@ class Envelope(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class Chat(Envelope, gc=False):
-    choices: list[ChatChoice] = []
+class Completion(Envelope, gc=False):
+    choices: list[CompletionChoice] = []
 
 
-class Text(Envelope, gc=False):
-    choices: list[TextChoice] = []
-
-
-_CHAT = msgspec.json.Decoder(Chat)
-_TEXT = msgspec.json.Decoder(Text)
+_COMPLETION = msgspec.json.Decoder(Completion)
 _ENVELOPE = msgspec.json.Decoder(Envelope)
 
 
-def read(status: int, raw: bytes, *, chat: bool, free_text: bool = False) -> Reply | int:
+def read(status: int, raw: bytes, *, free_text: bool = False) -> Reply | int:
     """The reply in a response, or the HTTP status of the error in it.
 
     A reply that cannot be used was served all the same: its error says what is billed. Reasoning without an
@@ -94,10 +87,13 @@ def read(status: int, raw: bytes, *, chat: bool, free_text: bool = False) -> Rep
     if status != 200:
         return status
     try:
-        parsed = _decode(raw, chat)
+        parsed = _decode(raw)
         return _status_of(parsed.error) if parsed.error else _as_reply(parsed, free_text)
     except EndpointError as error:
-        error.billed = _billed(raw)
+        try:
+            error.billed = _tokens(read_json(raw, _ENVELOPE).usage)
+        except JsonError:
+            error.billed = 0, 0, 0
         raise
 
 
@@ -107,33 +103,22 @@ def _status_of(error: Any) -> int:
     return code if isinstance(code, int) and 300 <= code < 600 else 502
 
 
-def _billed(raw: bytes) -> tuple[int, int, int]:
-    """The tokens of a reply that cannot be used; zeros if they cannot be read."""
+def _decode(raw: bytes) -> Completion:
     try:
-        return _tokens(read_json(raw, _ENVELOPE).usage)
-    except JsonError:
-        return 0, 0, 0
-
-
-def _decode(raw: bytes, chat: bool) -> Chat | Text:
-    try:
-        return read_json(raw, _CHAT) if chat else read_json(raw, _TEXT)
+        return read_json(raw, _COMPLETION)
     except JsonError as error:
         if not error.malformed:
-            raise ReplyError(f"the reply is not a completion of the OpenAI form: {error}") from None
-        if raw.lstrip().startswith(b"{") and not raw.rstrip().endswith(b"}"):
-            raise RetryableError("the reply was cut short: its JSON does not end") from None
-        raise ReplyError(_not_json(raw)) from None
-
-
-def _not_json(raw: bytes) -> str:
+            raise ReplyError(f"{_NO_COMPLETION}: {error}") from None
+    if raw.lstrip().startswith(b"{") and not raw.rstrip().endswith(b"}"):
+        raise RetryableError("the reply was cut short: its JSON does not end")
     if raw.lstrip().startswith(b"<"):
-        return "the endpoint answered with a web page, not JSON: check the base URL (it usually ends in /v1)"
-    return "the endpoint did not answer with JSON: check the base URL, and any proxy in between"
+        raise ReplyError(
+            "the endpoint answered with a web page, not JSON: check the base URL (it usually ends in /v1)"
+        )
+    raise ReplyError("the endpoint did not answer with JSON: check the base URL, and any proxy in between")
 
 
-def _as_reply(parsed: Chat | Text, free_text: bool) -> Reply:
-    """The reply in a decoded completion."""
+def _as_reply(parsed: Completion, free_text: bool) -> Reply:
     if not parsed.choices:
         raise ReplyError(
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
@@ -151,34 +136,33 @@ def _as_reply(parsed: Chat | Text, free_text: bool) -> Reply:
         logprobs=first.logprobs,
         logprob=first.logprob,
         fingerprint=fingerprint,
-        further=tuple(replace(one, model=parsed.model, fingerprint=fingerprint) for one in further),
+        further=tuple(replace(other, model=parsed.model, fingerprint=fingerprint) for other in further),
     )
 
 
-def _usable(parsed: Chat | Text, free_text: bool) -> list[Reply]:
+def _usable(parsed: Completion, free_text: bool) -> list[Reply]:
     """The answers in a completion that can be used; raises the first error if none can."""
-    found, errors = [], []
+    usable, errors = [], []
     for choice in parsed.choices:
         try:
-            found.append(_choice(choice, parsed.usage, free_text))
+            usable.append(_choice(choice, parsed.usage, free_text))
         except ReplyError as error:
             errors.append(error)
-    if not found:
+    if not usable:
         raise errors[0]
-    return found
+    return usable
 
 
-def _choice(choice: ChatChoice | TextChoice, usage: Any, free_text: bool) -> Reply:
-    """One of the answers in a completion."""
-    if isinstance(choice, ChatChoice):
-        message = choice.message
+def _choice(choice: CompletionChoice, usage: Any, free_text: bool) -> Reply:
+    message, answer = choice.message, choice.text
+    if message is not None:
         if not message.content and message.refusal:
             return Reply(message.refusal, REFUSED)
         if not message.content and not free_text:
-            _check_no_reasoning(choice, usage)
+            _check_no_reasoning(choice, message, usage)
         answer = message.content or ""
-    else:
-        answer = choice.text
+    if answer is None:
+        raise ReplyError(f"{_NO_COMPLETION}: a choice has neither a message nor a text")
     logprobs, logprob = _first_logprobs(choice.logprobs)
     return Reply(answer, choice.finish_reason, logprobs=logprobs, logprob=logprob)
 
@@ -205,9 +189,8 @@ def _count(usage: Any, *path: str) -> int | None:
     return usage if type(usage) is int and 0 <= usage <= MOST_TOKENS else None
 
 
-def _check_no_reasoning(choice: ChatChoice, usage: Any) -> None:
+def _check_no_reasoning(choice: CompletionChoice, message: ChatMessage, usage: Any) -> None:
     """Raise an error if a choice without content shows that the model spent its tokens on reasoning."""
-    message = choice.message
     counted = _count(usage, "completion_tokens_details", "reasoning_tokens")
     reasoned = message.reasoning_content or message.reasoning or counted
     if reasoned or (message.content is None and choice.finish_reason == "length"):
@@ -218,15 +201,15 @@ def _check_no_reasoning(choice: ChatChoice, usage: Any) -> None:
         )
 
 
-def _first_logprobs(found: Logprobs | None) -> tuple[dict[str, float] | None, float | None]:
+def _first_logprobs(logprobs: Logprobs | None) -> tuple[dict[str, float] | None, float | None]:
     """The logprobs of the likeliest tokens at the first position, and that of the answer itself."""
-    if found is None:
+    if logprobs is None:
         return None, None
-    if found.top_logprobs:
-        return found.top_logprobs[0], next(iter(found.token_logprobs or ()), None)
-    if not found.content:
+    if logprobs.top_logprobs:
+        return logprobs.top_logprobs[0], next(iter(logprobs.token_logprobs or ()), None)
+    if not logprobs.content:
         return None, None
-    first, best = found.content[0], dict[str, float]()
+    first, best = logprobs.content[0], dict[str, float]()
     for entry in first.top_logprobs:  # distinct tokens may have the same text: keep the likelier
         best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
     return best or None, first.logprob

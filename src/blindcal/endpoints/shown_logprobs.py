@@ -94,16 +94,16 @@ def shown_answers(
     for word in words:
         letter = len(words) > 2 and len(word.strip()) == 1
         same = str.strip if letter else spoken
-        found = [chance for text, chance in chances.items() if same(text) == same(word)]
-        mass += sum(found)
+        spelled = [chance for text, chance in chances.items() if same(text) == same(word)]
+        mass += sum(spelled)
         if semantics == "sum":
-            missing = len(spellings(word, letter=letter)) - len(found)
+            missing = len(spellings(word, letter=letter)) - len(spelled)
         else:
             if semantics == "pair":
-                found = [chances[word]] if word in chances else []
-            found = [max(found)] if found else []
-            missing = 1 - len(found)
-        shown.append(sum(found))
+                spelled = [chances[word]] if word in chances else []
+            spelled = [max(spelled)] if spelled else []
+            missing = 1 - len(spelled)
+        shown.append(sum(spelled))
         more.append(min(unseen, max(missing, 0) * least))
     return ShownAnswers(tuple(shown), tuple(more), unseen, min(mass, 1.0))
 

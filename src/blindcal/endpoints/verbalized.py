@@ -1,4 +1,4 @@
-"""Parsing of verbalized confidence: a probability, or the reason why there is none (METHOD 3).
+"""Verbalized confidence: the prompt that asks for it, and the probability in a text (METHOD 3).
 
 The prompt asks for the answer and a confidence from 50 to 100 per cent. p is the confidence if the answer is
 positive, and one minus the confidence if it is negative.
@@ -11,12 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from blindcal.endpoints.free_text import REFUSAL, FreeTextReason, parse_free_text
+from blindcal.endpoints.free_text import REFUSAL, FreeTextReason, either, instruct, parse_free_text
+from blindcal.records import Message
 
 Reason = (
     FreeTextReason
     | Literal["empty", "refusal", "no answer", "both answers", "no confidence", "confidence out of range"]
 )
+
+INSTRUCTION = (
+    "Answer {positive} or {negative}, and say how confident you are in that answer, from 50% (a mere guess) "
+    "to 100% (certain). Write one line and nothing else: {positive} or {negative}, then the percentage."
+)
+CHOICE_INSTRUCTION = (
+    "Answer {answers}, and say how confident you are in that answer, from 0% (certainly wrong) to 100% "
+    "(certain). Write one line and nothing else: {answers}, then the percentage."
+)
+"""The same for more than two answers."""
 
 _PERCENT = re.compile(
     r"(?<![\d.,])(?<!\bnot )(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE
@@ -45,6 +56,21 @@ _WORDS = {
     "coin flip": 0.5,
     "fifty-fifty": 0.5,
 }
+
+
+def ask_confidence(
+    messages: tuple[Message, ...], words: tuple[str, ...], instruction: str | None = None
+) -> tuple[Message, ...]:
+    """Append the instruction, by default the usual one, in place of a request for the word alone.
+
+    In it, ``{answers}`` stands for all answer words, and ``{positive}`` and ``{negative}`` for the two of
+    them if there are no more.
+    """
+    wording = instruction or (INSTRUCTION if len(words) == 2 else CHOICE_INSTRUCTION)
+    wording = wording.replace("{answers}", either(words))
+    if len(words) == 2:
+        wording = wording.replace("{positive}", words[0]).replace("{negative}", words[1])
+    return instruct(messages, words, wording)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,27 +123,27 @@ def parse_stated_choice(text: str, answers: Sequence[str]) -> Verbalized:
     >>> parse_stated_choice("The answer is (B). Confidence: 35%", ["A", "B", "C"]).answer
     1
     """
-    found = parse_free_text(text, answers)
-    if found.answer is None:
-        return Verbalized(None, found.reason)
+    read = parse_free_text(text, answers)
+    if read.answer is None:
+        return Verbalized(None, read.reason)
     confidence = _confidence(text)
     if confidence is None:
         return Verbalized(None, "no confidence")
     if not 0 <= confidence <= 1:
         return Verbalized(None, "confidence out of range")
-    return Verbalized(confidence, answer=found.answer)
+    return Verbalized(confidence, answer=read.answer)
 
 
 def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool | Reason:
     """The side of the first answer word; an "X or Y" at the start repeats the question and is skipped."""
-    found = []
+    places = []
     for side, words in ((True, positive), (False, negative)):
         for word in words:
-            places = re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE)
-            found += [(match.start(), side) for match in places]
-    if not found:
+            matches = re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE)
+            places += [(match.start(), side) for match in matches]
+    if not places:
         return "no answer"
-    first = min(found)
+    first = min(places)
     either = re.search(
         rf"(?<!\w)(?:{'|'.join(re.escape(w.strip()) for w in positive)})\s*(?:/|or|and)\s*"
         rf"(?:{'|'.join(re.escape(w.strip()) for w in negative)})(?!\w)",
@@ -125,7 +151,7 @@ def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool
         re.IGNORECASE,
     )
     if either and either.start() == first[0]:  # "True or False?" repeats the question
-        after = [place for place in found if place[0] >= either.end()]
+        after = [place for place in places if place[0] >= either.end()]
         return min(after)[1] if after else "both answers"
     return first[1]
 
@@ -145,8 +171,8 @@ def _confidence(text: str) -> float | None:
         return value if value <= 1 else value / 100
     if not short:
         return None
-    said = [word for word in _WORDS if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
-    return _WORDS[max(said, key=len)] if said else None
+    phrases = [word for word in _WORDS if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
+    return _WORDS[max(phrases, key=len)] if phrases else None
 
 
 def _number(text: str) -> float:

@@ -29,34 +29,10 @@ WORDS = ("Yes", "No", "True", "False")
 # Token ids of usual answer words and of letters: an audit needs no 42 MB vocabulary. A test compares them
 # with those of bpe-openai. Ids are without and with a leading space; a letter's is 32 for A, 33 for B, ...
 _WORD_IDS = {
-    "o200k_base": {
-        "Yes": (13022, 11377),
-        "yes": (6763, 14531),
-        "YES": (31958, 32968),
-        "No": (3160, 3004),
-        "no": (1750, 860),
-        "NO": (14695, 9319),
-        "True": (4710, 6432),
-        "true": (3309, 1343),
-        "TRUE": (51138, 19894),
-        "False": (8168, 7983),
-        "false": (7556, 1485),
-        "FALSE": (75732, 19451),
-    },
-    "cl100k_base": {
-        "Yes": (9642, 7566),
-        "yes": (9891, 10035),
-        "YES": (14331, 14410),
-        "No": (2822, 2360),
-        "no": (2201, 912),
-        "NO": (9173, 5782),
-        "True": (2575, 3082),
-        "true": (1904, 837),
-        "TRUE": (21260, 8378),
-        "False": (4139, 3641),
-        "false": (3934, 905),
-        "FALSE": (31451, 7989),
-    },
+    "o200k_base": "Yes 13022 11377 yes 6763 14531 YES 31958 32968 No 3160 3004 no 1750 860 NO 14695 9319 "
+    "True 4710 6432 true 3309 1343 TRUE 51138 19894 False 8168 7983 false 7556 1485 FALSE 75732 19451",
+    "cl100k_base": "Yes 9642 7566 yes 9891 10035 YES 14331 14410 No 2822 2360 no 2201 912 NO 9173 5782 "
+    "True 2575 3082 true 1904 837 TRUE 21260 8378 False 4139 3641 false 3934 905 FALSE 31451 7989",
 }
 _SPACED_LETTERS = {
     "o200k_base": "355 418 363 415 457 454 499 487 357 643 658 451 391 478 532 398 1486 460 336 353 601 631 "
@@ -64,14 +40,19 @@ _SPACED_LETTERS = {
     "cl100k_base": "362 426 356 423 469 435 480 473 358 622 735 445 386 452 507 393 1229 432 328 350 549 650 "
     "468 1630 816 1901",
 }
-IDS: dict[str, dict[str, int]] = {
-    encoding: {
-        **{space + word: ids[bool(space)] for word, ids in words.items() for space in ("", " ")},
-        **{chr(65 + k): 32 + k for k in range(26)},
-        **{f" {chr(65 + k)}": int(number) for k, number in enumerate(_SPACED_LETTERS[encoding].split())},
-    }
-    for encoding, words in _WORD_IDS.items()
-}
+
+
+def _table(encoding: str) -> dict[str, int]:
+    words = _WORD_IDS[encoding].split()
+    letters = [chr(65 + k) for k in range(26)]
+    table = dict(zip(words[::3], map(int, words[1::3]), strict=True))
+    table |= {f" {word}": int(number) for word, number in zip(words[::3], words[2::3], strict=True)}
+    table |= {letter: 32 + k for k, letter in enumerate(letters)}
+    spaced = _SPACED_LETTERS[encoding].split()
+    return table | {f" {letter}": int(number) for letter, number in zip(letters, spaced, strict=True)}
+
+
+IDS: dict[str, dict[str, int]] = {encoding: _table(encoding) for encoding in _WORD_IDS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.confidence_prompt import INSTRUCTION, ask_confidence, ask_json
 from blindcal.endpoints import vocabulary
+from blindcal.endpoints.free_text import ask_json
+from blindcal.endpoints.verbalized import INSTRUCTION, ask_confidence
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items

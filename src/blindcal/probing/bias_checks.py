@@ -282,9 +282,9 @@ class BiasChecks:
             await asyncio.gather(*(self._near(item, step) for item in items for step in FAR * 4))
         places = ", ".join(f"{shift:+.2f}" for shift in flips.shifts.values())
         self.find("one flip", "good", f"yes: at shift {places}")
-        far = [one for one in seen if flips.far(one.query)]
+        far = [answered for answered in seen if flips.far(answered.query)]
         self.forced += len(far)
-        self.strays += sum(flips.astray(one) for one in far)
+        self.strays += sum(map(flips.astray, far))
         question = "answers follow the bias"
         if not self.strays:
             return self.find(question, "good", f"yes: all of {self.forced} far from the flip")

@@ -34,7 +34,6 @@ REPEATS = 8  # Gumbel queries at each shift, and as many in which all answers ha
 WIDTH = 0.1  # of the interval in which a margin is located
 ATTEMPTS = 3  # to get one of two answers
 NOT_BY_CHANCE = 4.0  # standard deviations between the curve and what was seen
-EXPLAINED = 0.9  # least share of the answers that what a service does to biases must explain
 _EVERY, _GUMBEL = "a bias on every answer", "Gumbel queries"
 
 
@@ -102,7 +101,8 @@ class ChoiceChecks:
             doubtful = [k for k, answer in enumerate(answers) if answer != queries[k][1]]
             wrong = [queries[k] for k in doubtful if await self._raised(*queries[k]) != queries[k][1]]
         except FatalError as error:
-            return await self._count_accepted(error)
+            trouble = "logit_bias does not take an entry for every answer"
+            return self.find(_EVERY, "bad", f"no: {error}", trouble)
         if wrong:
             return await self._explain(*wrong[0])
         self.strays += sum(answers[k] != INVALID for k in doubtful)
@@ -129,45 +129,20 @@ class ChoiceChecks:
         """Biases that keep all answers of an item out of the way of those raised to the common bias."""
         return dict.fromkeys(range(item.choices), self.bias.offset - IRRESISTIBLE)
 
-    def _raising(self, item: Item, number: int) -> dict[int, float]:
-        """Biases that force one answer of an item, all inside the range that is not clamped."""
-        return self._out_of_the_way(item) | {number: self.bias.offset + self.bias.max_shift}
-
     async def _raised(self, item: Item, number: int) -> int:
-        return await self.among(item, self._raising(item, number))
-
-    async def _count_accepted(self, error: FatalError) -> str:
-        """Find out how many entries are accepted."""
-        item = max(self.bias.items, key=lambda item: item.choices)
-        accepted, refused = 2, item.choices
-        while refused - accepted > 1:
-            middle = (accepted + refused) // 2
-            try:
-                await self.among(item, dict.fromkeys(range(middle), self.bias.offset))
-                accepted = middle
-            except FatalError:
-                refused = middle
-        trouble = f"logit_bias takes {accepted} entries at most, too few for {item.choices} answers"
-        return self.find(_EVERY, "bad", f"no: {error}", trouble)
+        """The answer if one is forced, with all biases inside the range that is not clamped."""
+        raised = {number: self.bias.offset + self.bias.max_shift}
+        return await self.among(item, self._out_of_the_way(item) | raised)
 
     async def _explain(self, item: Item, number: int) -> str:
         """Find out why an answer cannot be forced together with biases on the others."""
         word, token = self.words[number], self.client.targets.answers[number][0]
-        biases = self._raising(item, number)
-        if await self.among(item, {number: biases[number]}) != number:
-            answer = f"no: {word!r} cannot be forced, not even alone"
-            trouble = f"a bias on the token of {word!r} ({token.id}) does not act: it may be the wrong token"
-            return self.find(_EVERY, "bad", answer, trouble)
-        acting = 0
-        others = [other for other in biases if other != number]
-        for place in range(item.choices):
-            entries = [*others[:place], number, *others[place:]]
-            if await self.among(item, {entry: biases[entry] for entry in entries}) != number:
-                break
-            acting = place + 1
-        which = f"only the first {acting}" if acting else "not all"
-        answer = f"{which} of {item.choices} entries"
-        return self.find(_EVERY, "bad", f"no: {answer} act", f"{answer} of logit_bias act")
+        if await self.among(item, {number: self.bias.offset + self.bias.max_shift}) == number:
+            trouble = f"not all of {item.choices} entries of logit_bias act"
+            return self.find(_EVERY, "bad", f"no: {word!r} can be forced only alone", trouble)
+        answer = f"no: {word!r} cannot be forced, not even alone"
+        trouble = f"a bias on the token of {word!r} ({token.id}) does not act: it may be the wrong token"
+        return self.find(_EVERY, "bad", answer, trouble)
 
     # Gumbel queries
 
@@ -189,9 +164,8 @@ class ChoiceChecks:
         wrong = [pair for pair in doubtful if await self.among(item, pair[0].biases) == pair[1]]
         self.strays += len(doubtful) - len(wrong)
         if wrong:
-            why = _cause(logits, clear, wrong, margin)
-            answer = f"no: {len(wrong)} of {len(clear)} answers are not those with the largest sum{why}"
-            trouble = f"biases on several answers do not add up as they should{why}"
+            answer = f"no: {len(wrong)} of {len(clear)} answers are not those with the largest sum"
+            trouble = "biases on several answers do not add up as they should"
             return self.find(_GUMBEL, "bad", answer, trouble)
         return self._report_curve(self.client.pair(item.id)[1], answered, len(clear))
 
@@ -278,29 +252,3 @@ class ChoiceChecks:
                     )
                 )
         return queries
-
-
-def _cause(
-    logits: Mapping[int, float],
-    clear: Sequence[tuple[GumbelQuery, int]],
-    wrong: Sequence[tuple[GumbelQuery, int]],
-    margin: float,
-) -> str:
-    """What a service does to the biases, if that explains the wrong answers and nearly all; else empty."""
-    numbers = list(logits)
-    known = np.array([logits[number] for number in numbers])
-    sent = np.array([[query.biases[number] for number in numbers] for query, _ in clear])
-    answers = np.array([answer for _, answer in clear])
-    missed = np.array([pair in wrong for pair in clear])
-    rank = np.argsort(np.argsort(-sent, axis=1), axis=1)
-    causes = [
-        (f"only the {most} largest of them acted", np.where(rank < most, sent, 0.0))
-        for most in range(1, len(numbers))
-    ]
-    for cause, applied in [*causes, ("they were rounded", np.round(sent))]:
-        sums = known + applied
-        given = np.where(np.array(numbers) == answers[:, None], sums, -np.inf).max(axis=1)
-        explained = given > sums.max(axis=1) - margin
-        if explained[missed].all() and explained.mean() >= EXPLAINED:
-            return f", as if {cause}"
-    return ""

@@ -146,7 +146,7 @@ class DrawChecks:
                 return
             if reply is None:
                 continue
-            answers = [self.question.parse(one).answer for one in (reply, *reply.further)]
+            answers = [self.question.parse(each).answer for each in (reply, *reply.further)]
             if len(answers) < several:
                 came = "one answer" if len(answers) == 1 else f"{len(answers)}"
                 self.find(asked, "caution", f"no: {came} came where {several} were asked for")

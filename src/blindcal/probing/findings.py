@@ -96,7 +96,7 @@ class Probe:
     @property
     def unreadable(self) -> bool:
         """Whether no reply could be read at all."""
-        return any(one.question == "answers at all" and one.outcome == "bad" for one in self.findings)
+        return ("answers at all", "bad") in ((one.question, one.outcome) for one in self.findings)
 
     @property
     def remedy_options(self) -> dict[str, object]:

@@ -68,25 +68,14 @@ async def probe(
     seed: int = 0,
     send_seed: bool = False,
 ) -> Probe:
-    """Find out how `endpoint` can be audited, on a few of the audit's own items.
+    """Find out how `endpoint` can be audited, on a few of the audit's own ``items``.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-        Let a governor ask it if it may be throttled.
-    items : sequence of Item
-        Up to `ITEMS_WITHOUT_BIAS` of them are used.
-    targets : Targets
-        The answer tokens. If their ids are not known, ``no_ids`` says why.
-    ways : sequence of str
-        The ways to try, in this order, until a usable one is ``enough``. If answers will be drawn without a
-        bias whatever is found, ``constrained`` looks for a field that allows only the answers.
-    questions : ProbeQuestions, optional
-        How queries without a bias are asked; by default for one token.
-    offset, limit : float
-        The common bias C that the audit will use, and the largest bias that the service documents.
-    seed, send_seed : int, bool
-        Choose the items; with ``send_seed``, sampled requests get seeds that follow from ``seed``.
+    The ``ways`` are tried in this order until a usable one is ``enough``. If answers will be drawn without a
+    bias whatever is found, ``constrained`` looks for a field that allows only the answers. ``questions`` say
+    how queries without a bias are asked, by default for one token. If the ids of the targets are not known,
+    ``no_ids`` says why. ``offset`` is the common bias C that the audit will use, and ``limit`` the largest
+    bias that the service documents. ``seed`` chooses the items; with ``send_seed``, sampled requests get
+    seeds that follow from it.
 
     Raises
     ------

@@ -27,6 +27,6 @@ def show_in_notebooks() -> None:
 
 
 def _html(shown: object) -> str:
-    from blindcal.report.notebook import html  # imports matplotlib
+    from blindcal.report.page import html  # imports matplotlib
 
     return html(shown)

@@ -86,7 +86,15 @@ class TableRun:
         measured = []
         for queries in self.budgets:
             used = answers.rows(slice(queries * labels.size))
-            evidence = Evidence(base, design, labels, used, estimator=estimator, bins=self.bins, resamples=0)
+            evidence = Evidence(
+                method=base,
+                design=design,
+                labels=labels,
+                answers=used,
+                estimator=estimator,
+                bins=self.bins,
+                resamples=0,
+            )
             findings = estimate(evidence, brief=True)
             measured.append(
                 Measured(

@@ -1,7 +1,7 @@
 """The result of an audit: a frozen record and its JSON form.
 
-``result.schema.json`` next to this file describes the JSON; docs/result-schema.md explains it. Unknown
-numbers are ``null``, never zero.
+``result.schema.json`` next to this file describes the JSON (bench/result_schema.py writes it), and
+docs/result-schema.md explains it. Unknown numbers are ``null``, never zero.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
-from blindcal.estimate.drift import Drift
-from blindcal.estimate.findings import Findings
-from blindcal.estimate.margins import AnswerMargins
-from blindcal.estimate.noise import ControlCounts
+from blindcal.estimate.findings import AnswerMargins, Findings
+from blindcal.estimate.noise import ControlCounts, Drift
 from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.json_form import json_page
 from blindcal.prices import Prices
@@ -28,6 +26,7 @@ from blindcal.probing.findings import Probe
 from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
 from blindcal.store.run_store import Store
+from blindcal.store.stored import ServedModel
 from blindcal.text import listed, printable
 from blindcal.untrusted_json import JsonError, read_json
 
@@ -127,19 +126,12 @@ class ShownProbabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerName:
+class ServerName(ServedModel):
     """A model and fingerprint that replies name, and from which query to which they do."""
 
-    model: str
-    fingerprint: str
     answers: int
     first: int
     last: int
-
-    @property
-    def name(self) -> str:
-        """Both in words."""
-        return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,16 +317,3 @@ class AuditResult(Findings):
 @dataclass(frozen=True, slots=True)
 class _Version:
     schema_version: int
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a result; a test checks that ``result.schema.json`` is the same."""
-    # a round trip through JSON turns tuples, such as empty defaults, into lists
-    described = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(AuditResult)))
-    described["$defs"]["AuditResult"]["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:blindcal:result:{SCHEMA_VERSION}",
-        "title": "blindcal result",
-        **described,
-    }

@@ -166,6 +166,5 @@ def _collect(window: Sequence[Item], batch: Sequence[int], parts: Sequence[Any])
     rows = np.concatenate([part.cpu().numpy() for part in parts]).astype(float)
     masses = np.exp(rows).sum(axis=1).tolist()
     return [
-        Score(window[k].id, window[k].label, tuple(row), mass, window[k].choices)
-        for k, row, mass in zip(batch, rows.tolist(), masses, strict=True)
+        Score(window[k], tuple(row), mass) for k, row, mass in zip(batch, rows.tolist(), masses, strict=True)
     ]

@@ -41,22 +41,19 @@ Reading: TypeAlias = Literal["named", "listed", "raised"]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one item: logprobs of the targets in the order of :func:`in_order`, and their mass.
+    """The score of one item: logprobs of the targets in the order of :func:`in_order`, and their mass."""
 
-    ``choices`` is the number of answers that the item has.
-    """
-
-    id: str
-    label: int
+    item: Item
     logprobs: tuple[float, ...]
     mass: float
-    choices: int = 2
 
 
 def in_order(targets: Targets) -> tuple[Token, ...]:
     """All target tokens, the first one of each answer before the others; the positive answer comes first."""
-    sides = targets.answers or (targets.positive, targets.negative)
-    return (*(side[0] for side in sides), *(token for side in sides for token in side[1:]))
+    return (
+        *(side[0] for side in targets.sides),
+        *(token for side in targets.sides for token in side[1:]),
+    )
 
 
 def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float, float]:
@@ -137,27 +134,25 @@ class Reader:
 
     async def read(self, item: Item) -> Score:
         """Ask for the logprobs of every target."""
-        match self.reading:
-            case "named":
-                return await self._read_named(item)
-            case "listed":
-                return await self._read_listed(item)
-            case "raised":
-                return await self._read_raised(item)
+        if self.reading == "raised":
+            return await self._read_raised(item)
+        read = self._read_named if self.reading == "named" else self._read_listed
+        values = await read(item)
+        return Score(item, tuple(values), float(np.exp(values).sum()))
 
-    async def _read_named(self, item: Item) -> Score:
+    async def _read_named(self, item: Item) -> list[float]:
         values = await _named(self.endpoint, item, self.targets)
         if values is None:
             raise FatalError(f"the endpoint no longer shows the logprobs of the tokens that {NAMES} names")
-        return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()), item.choices)
+        return values
 
-    async def _read_listed(self, item: Item) -> Score:
+    async def _read_listed(self, item: Item) -> list[float]:
         shown = _shown(await self.endpoint.ask(Request(item.messages, top_logprobs=self.top)))
         values = []
         for token in in_order(self.targets):
             value = None if token.id in self.misread else shown.get(token.text)
             values.append(_own(await _forced(self.endpoint, item, token)) if value is None else value)
-        return Score(item.id, item.label, tuple(values), float(np.exp(values).sum()), item.choices)
+        return values
 
     async def _read_raised(self, item: Item) -> Score:
         tokens = in_order(self.targets)
@@ -177,17 +172,17 @@ class Reader:
         shown = _shown(await self.endpoint.ask(Request(item.messages, top_logprobs=self.top)))
         seen = [k for k, token in enumerate(tokens) if token.text in shown]
         if not seen:
-            return Score(item.id, item.label, tuple(values.tolist()), float("nan"), item.choices)
+            return Score(item, tuple(values.tolist()), float("nan"))
         anchor = max(seen, key=lambda k: values[k])
         values += shown[tokens[anchor].text] - values[anchor]
-        return Score(item.id, item.label, tuple(values.tolist()), float(np.exp(values).sum()), item.choices)
+        return Score(item, tuple(values.tolist()), float(np.exp(values).sum()))
 
 
 async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -> AsyncIterator[list[Score]]:
     """Read items in order and in batches, with at most ``concurrency`` concurrent requests."""
     gate = asyncio.Semaphore(concurrency)
 
-    async def one(item: Item) -> Score:
+    async def read(item: Item) -> Score:
         async with gate:
             return await reader.read(item)
 
@@ -195,7 +190,7 @@ async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -
     while batch := list(islice(rest, 4 * concurrency)):
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(item)) for item in batch]
+                tasks = [group.create_task(read(item)) for item in batch]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         yield [task.result() for task in tasks]

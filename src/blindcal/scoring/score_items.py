@@ -40,24 +40,9 @@ async def score_items(
 ) -> ScoreWriter:
     """Write the probability of the positive answer for each item; a file that exists is continued.
 
-    If there are more than two answers, it is a choice file, with the logprob of each answer.
-
-    Parameters
-    ----------
-    items : path
-        A file of labelled questions, or a named set.
-    settings : Settings
-        The model, the prompt and the answer words. Every spelling of the words is scored.
-    out : path
-        The score file, a CSV.
-    first : int, optional
-        Score only this number of items, from the start.
-    concurrency : int
-        Maximum number of concurrent requests.
-    transformers : HfSettings, optional
-        Load the model in this process with Hugging Face transformers, instead of asking the endpoint.
-    progress : callable, optional
-        Called with the number of items scored so far and the total.
+    If there are more than two answers, it is a choice file, with the logprob of each answer. With ``first``,
+    only this number of items is scored. With ``transformers``, the model is loaded in this process instead of
+    asking the endpoint. ``progress`` is called with the number of items scored so far and the total.
     """
     if settings.free_text:
         raise InputError("answer_format: scores are read at the first token, and a sentence has more")
@@ -77,7 +62,7 @@ async def score_items(
         words = settings.answer_words
         writer = ScoreWriter.resume(out, targets, digests, words)
         if writer is None:
-            seen = [one.logprobs async for batch in score(pilots, targets) for one in batch]
+            seen = [each.logprobs async for batch in score(pilots, targets) for each in batch]
             writer = ScoreWriter.create(out, prefer(targets, seen), digests, words)
         done = writer.done
         progress(len(done), len(digests))
@@ -131,10 +116,9 @@ async def _model_scorer(
     ids = prompt.positive_ids, prompt.negative_ids
     answers = await tokens.candidates_of(settings.answer_words, model.encode, ids)
     tokens.check_clashes(answers)
-    found = tokens.targets_of(answers, "max")
 
     async def score(items: Iterable[Item], targets: Targets) -> AsyncIterator[list[Score]]:
         for batch in model.scores(items, targets):
             yield batch
 
-    yield found, score
+    yield tokens.targets_of(answers, "max"), score

@@ -76,31 +76,32 @@ class ScoreWriter:
         InputError
             If it was scored for other tokens, by another model, or with another prompt.
         """
-        content = _complete_lines(path)
+        content = path.read_bytes() if path.is_file() else b""
+        content = content[: content.rfind(b"\n") + 1]
         if not content:
             return None
         header, rows = _parse(path, content)
         if targets.answers and not rows and header == _header(targets, words):
             return None  # which tokens are the favourites is not known yet
-        found = _chosen_before(targets, header, rows)
-        if found is None or _header(found, words) != header:
+        before = _chosen_before(targets, header, rows)
+        if before is None or _header(before, words) != header:
             raise InputError(f"{path}: was scored for other answer tokens", remedy=_START_ANEW)
-        if not _agree(rows, digests):
+        if any(digests.get(row[0], row[-1]) != row[-1] for row in rows):
             raise InputError(f"{path}: was scored with another model, prompt or label", remedy=_START_ANEW)
         with writing(path), path.open("r+b") as file:
             file.truncate(len(content))
-        return cls(path, found, digests, {row[0] for row in rows})
+        return cls(path, before, digests, {row[0] for row in rows})
 
     def add(self, scores: Iterable[Score]) -> None:
         """Append rows in one write; they are on disk when this returns."""
         scores = list(scores)
         row = _choice_row if self.targets.answers else _row
-        rows = ([*row(self.targets, score), self._digests[score.id]] for score in scores)
+        rows = ([*row(self.targets, score), self._digests[score.item.id]] for score in scores)
         with writing(self.path), self.path.open("ab") as file:
             file.write(_lines(rows))
             file.flush()
             os.fsync(file.fileno())
-        self.done.update(score.id for score in scores)
+        self.done.update(score.item.id for score in scores)
 
     def finish(self) -> None:
         """Sort the rows into the order of the items; the file is replaced atomically."""
@@ -109,16 +110,6 @@ class ScoreWriter:
         rows.sort(key=lambda row: place.get(row[0], len(place)))
         with atomic_write(self.path) as draft:
             draft.write_bytes(_lines([header, *rows]))
-
-
-def _complete_lines(path: Path) -> bytes:
-    """The content of a file, without a last line that a crash cut off."""
-    content = path.read_bytes() if path.is_file() else b""
-    return content[: content.rfind(b"\n") + 1]
-
-
-def _agree(rows: Iterable[Sequence[str]], digests: Mapping[str, str]) -> bool:
-    return all(digests.get(row[0], row[-1]) == row[-1] for row in rows)
 
 
 def _chosen_before(targets: Targets, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Targets | None:
@@ -150,13 +141,13 @@ def _column_name(token: Token) -> str:
 def _row(targets: Targets, score: Score) -> list[str]:
     p = (f"{expit(s):.10g}" for s in log_odds(targets, score.logprobs))
     logprobs = (f"{value:.7g}" for value in score.logprobs)
-    return [score.id, str(score.label), *p, f"{score.mass:.7g}", *logprobs]
+    return [score.item.id, str(score.item.label), *p, f"{score.mass:.7g}", *logprobs]
 
 
 def _choice_row(targets: Targets, score: Score) -> list[str]:
-    shown = [f"{value:.7g}" if number < score.choices else "" for number, value in enumerate(score.logprobs)]
-    ids = " ".join(str(side[0].id) for side in targets.answers)
-    return [score.id, *shown, str(score.label), f"{score.mass:.7g}", ids]
+    item, ids = score.item, " ".join(str(side[0].id) for side in targets.answers)
+    shown = [f"{value:.7g}" if number < item.choices else "" for number, value in enumerate(score.logprobs)]
+    return [item.id, *shown, str(item.label), f"{score.mass:.7g}", ids]
 
 
 def _lines(rows: Iterable[Sequence[str]]) -> bytes:

@@ -23,13 +23,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
-from blindcal.confidence_prompt import ask_confidence
+from blindcal.endpoints.verbalized import ask_confidence
 from blindcal.errors import InputError
+from blindcal.field_rules import FromZero, NotNegative
 from blindcal.query_seeds import uniform_draws
 from blindcal.records import Item, Message
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
@@ -54,20 +55,16 @@ Fault: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How a service differs from an ideal one; the default is ideal.
+    """How a service differs from an ideal one; the default is ideal."""
 
-    ``jitter`` is the standard deviation of the noise on each logit, drawn anew for each request. Every bias
-    is limited to ``clamp`` either way. A random share ``fault_share`` of the requests meets the ``fault``.
-    """
-
-    logprobs: bool = False
-    jitter: float = 0.0
-    clamp: float | None = None
-    ignore_bias: bool = False
-    latency: float = 0.0
-    fault: Fault | None = None
-    fault_share: float = 1.0
-    seed: int = 0
+    logprobs: Annotated[bool, "Show logprobs to clients that ask for them."] = False
+    jitter: Annotated[NotNegative, "Standard deviation of the noise on each logit of each request."] = 0.0
+    clamp: Annotated[NotNegative | None, "Largest logit_bias either way; a larger one is cut."] = None
+    ignore_bias: Annotated[bool, "Accept logit_bias and ignore it."] = False
+    latency: Annotated[NotNegative, "Seconds before each answer."] = 0.0
+    fault: Annotated[Fault | None, "Fault that a random share of the requests meets."] = None
+    fault_share: Annotated[NotNegative, "Share of the requests that meet the fault."] = 1.0
+    seed: Annotated[FromZero, "Random seed of jitter and faults."] = 0
 
 
 class CompletionRequest(msgspec.Struct, kw_only=True):

@@ -419,7 +419,7 @@ class Store:
         return self._served
 
 
-_REPLACED = ("notes", "items", "rounds", "replies", "seen", "labels", "positions", "looks", "days")
+_REPLACED = ("notes", "items", "rounds", "replies", "seen", "labels", "positions", "looks")
 """Tables that are emptied if a run without answers is begun again with other settings."""
 
 _COLUMNS = ", ".join(column.name for column in fields(StoredReply))

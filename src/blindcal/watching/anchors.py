@@ -80,13 +80,19 @@ def queries_due(waiting: int) -> int:
     return max(PER_LOOK, -int(-PER_ITEM * waiting // 1)) if waiting else 0
 
 
+@dataclass(frozen=True)
 class Anchors:
     """Asks anchors with the question of a job, whose store notes them; ``jitter`` is that of the log-odds."""
 
-    def __init__(self, job: Job, store: WatchStore, jitter: float, seed: int) -> None:
-        assert isinstance(job.question, TokenQuestion)
-        self._job, self._question, self._store, self._seed = job, job.question, store, seed
-        self._jitter, self._noisy = jitter, jitter > 0
+    job: Job
+    store: WatchStore
+    jitter: float
+    seed: int
+
+    @property
+    def _question(self) -> TokenQuestion:
+        assert isinstance(self.job.question, TokenQuestion)
+        return self.job.question
 
     async def set_up(self, candidates: Sequence[Item], endpoint: Endpoint) -> AnchorSet:
         """Find the flips of some of these items, and ask around them; what is found is noted.
@@ -102,7 +108,7 @@ class Anchors:
             pairs = zip(some, flips, strict=True)
             anchors += [Anchor(item, flip) for item, flip in pairs if flip is not None]
         jitter = 0.0
-        if self._noisy and anchors:
+        if anchors and self.jitter > 0:
             kept = {anchor.item.id for anchor in anchors}
             mine = [one for one in observed if one.query.item in kept]
             fitted = fit(sorted(mine, key=lambda one: one.query.item))
@@ -125,7 +131,7 @@ class Anchors:
             down_wrong=sum(map(is_wrong, down)),
             down_asked=len(down),
         )
-        self._store.set_note("anchors", msgspec.to_builtins(done))
+        self.store.set_note("anchors", msgspec.to_builtins(done))
         return done
 
     async def _flip(self, item: Item, endpoint: Endpoint, observed: list[Observation]) -> float | None:
@@ -136,24 +142,24 @@ class Anchors:
             observed.append(Observation(Query(item.id, shift), given))
             return given
 
-        most = self._job.max_shift
+        most = self.job.max_shift
         flip = await bisect(answer, -most, most)
         if flip is None or abs(flip) >= most - _ROOM:
             return None
-        if self._noisy:
+        if self.jitter > 0:
             for k in range(_REFINING):
-                away = self._jitter * 2 * (k + 1) / _REFINING * (-1) ** k
+                away = self.jitter * 2 * (k + 1) / _REFINING * (-1) ** k
                 if await answer(flip + away) == INVALID:
                     return None
         return flip
 
     async def ask(self, known: AnchorSet, numbers: range, endpoint: Endpoint) -> None:
         """Ask anchor queries by their numbers, and store the answers."""
-        self._store.add_anchor_answers(await self._ask_all(known, numbers, endpoint))
+        self.store.add_anchor_answers(await self._ask_all(known, numbers, endpoint))
 
     async def _ask_all(self, known: AnchorSet, numbers: range, endpoint: Endpoint) -> list[AnchorAnswer]:
         async def answered(number: int) -> AnchorAnswer:
-            rng = np.random.default_rng([self._seed, 6, number + CONFIRMATIONS])
+            rng = np.random.default_rng([self.seed, 6, number + CONFIRMATIONS])
             k, up = int(rng.integers(len(known.anchors))), bool(rng.integers(2))
             anchor = known.anchors[k]
             shift = anchor.flip + (known.margin if up else -known.margin)
@@ -165,10 +171,10 @@ class Anchors:
 
     async def bias_lost(self, known: AnchorSet, look: int, endpoint: Endpoint) -> str | None:
         """What was seen if the bias no longer acts: an anchor is forced, and then all if that goes wrong."""
-        if self._job.max_shift < IRRESISTIBLE:
+        if self.job.max_shift < IRRESISTIBLE:
             return None
         items = [anchor.item for anchor in known.anchors]
-        job = replace(self._job, items=items, question=self._cooler(2 * look + 1))
+        job = replace(self.job, items=items, question=self._cooler(2 * look + 1))
         if all(reply.right for reply in await ask_forced(job, endpoint, [look % len(items)], least=1)):
             return None
         job = replace(job, question=self._cooler(2 * look + 1, 0.5))
@@ -185,5 +191,5 @@ class Anchors:
             reply = await endpoint.ask(request)
         except ReplyError:
             return INVALID
-        self._store.served_number(reply.model, reply.fingerprint)
+        self.store.served_number(reply.model, reply.fingerprint)
         return self._question.parse(reply).answer

@@ -19,7 +19,7 @@ from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WindowCurve
 from blindcal.store.watch_store import Look, WatchStore
-from blindcal.watching.anchors import AnchorSet, is_wrong
+from blindcal.watching.anchors import is_wrong, noted_anchors
 
 WINDOW, LEAST_WINDOW = 500, 100
 _RESAMPLES = 200
@@ -39,6 +39,7 @@ class WatchFeed:
         self._t, self._answers = np.empty(0), np.empty(0, np.int64)
         self._parts: list[str | None] = []
         self._labelled: list[tuple[int, int]] = []  # item and label, in order
+        self._expected = False
         self.anchors = 0  # answered anchor queries that the monitor knows
 
     @property
@@ -50,10 +51,6 @@ class WatchFeed:
     def invalid(self) -> int:
         """The number of outcomes that are no valid answer."""
         return int((self._answers == INVALID).sum())
-
-    def expect(self, known: AnchorSet) -> None:
-        """Tell the numbers of wrong answers to anchor queries at the set-up."""
-        self.monitor.expect_anchors(known.up_wrong, known.up_asked, known.down_wrong, known.down_asked)
 
     def add(self, look: Look) -> None:
         """Tell what came with a look that is over."""
@@ -70,11 +67,19 @@ class WatchFeed:
             self.monitor.add_answers(self._t[valid], self._answers[valid], valid)
         labels = self._store.new_labels(look, first) | self._store.labels_between(look, first, end)
         self._add_labelled(labels)
+        self._expect_anchors()
         answered = self._store.anchor_answers(self.anchors, look.anchors)
         if answered:
             up, wrong = np.array([[one.up, is_wrong(one)] for one in answered]).T
             self.monitor.add_anchors(up, wrong)
         self.anchors = look.anchors
+
+    def _expect_anchors(self) -> None:
+        """Tell the numbers of wrong answers to anchor queries at the set-up, once there was one."""
+        known = None if self._expected else noted_anchors(self._store)
+        if known is not None and known.anchors:
+            self._expected = True
+            self.monitor.expect_anchors(known.up_wrong, known.up_asked, known.down_wrong, known.down_asked)
 
     def _add_labelled(self, labels: dict[int, int]) -> None:
         items = np.array(sorted(labels), np.int64)

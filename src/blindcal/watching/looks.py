@@ -145,9 +145,6 @@ class Watch:
 
     def _replay(self) -> Look | None:
         """Go through the looks so far again; returns the last one if it is not over."""
-        anchors = noted_anchors(self.store)
-        if anchors is not None and anchors.anchors:
-            self.feed.expect(anchors)
         for look in self.store.looks():
             if look.answered is None:
                 return look
@@ -249,10 +246,7 @@ class Watch:
             order = np.random.default_rng([self._seed, 7]).permutation(len(candidates))
             candidates = [candidates[k] for k in order.tolist()]
         self.context.tell("setting up the anchors")
-        known = await anchors.set_up(candidates, self._governed(SET_UP, "setting up the anchors"))
-        if known.anchors:
-            self.feed.expect(known)
-        return known
+        return await anchors.set_up(candidates, self._governed(SET_UP, "setting up the anchors"))
 
     def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:
         """An endpoint for a few queries beside the items, within the limits."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +10,10 @@ import pyarrow  # type: ignore[import-untyped]  # ships no types
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
-import blindcal as bc
 from blindcal.errors import InputError
 from blindcal.results import answer_counts
 from blindcal.simulation.simulate import generate
 from fitting import asked
-from paths import ROOT
 
 
 def table(n: int = 1200, queries: float = 1.0) -> dict[str, np.ndarray]:
@@ -81,16 +76,6 @@ def test_a_sql_group_by_is_a_table_of_counts() -> None:
     assert answer_counts.of_columns(grouped) == answer_counts.of_columns(columns)
 
 
-def test_ray_counts_as_one_machine_does(tmp_path: Path) -> None:
-    """Shards counted on a real Ray, rows of an item apart, give the same counts, estimate and interval."""
-    command = [sys.executable, str(ROOT / "bench" / "shards.py"), "--answers", "20000", "--shards", "3"]
-    command += ["--queries", "1", "2", "--resamples", "50", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    rows = json.loads((tmp_path / "shards.json").read_text())["tables"]["counted"]["rows"]
-    assert [(row[0], row[1], row[4]) for row in rows] == [(20_000, 1.0, "yes"), (20_000, 2.0, "yes")]
-
-
 def test_tables_that_cannot_be_counted_are_named(tmp_path: Path) -> None:
     """An empty folder, a missing column, a wrong value, no Parquet: the message says which file and why."""
     with pytest.raises(InputError, match=r"holds no \.parquet files"):
@@ -105,11 +90,3 @@ def test_tables_that_cannot_be_counted_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no")
     with pytest.raises(InputError, match=r"a\.parquet: cannot be read as Parquet"):
         answer_counts.read_counts(tmp_path)
-
-
-def test_counts_are_public() -> None:
-    """What reads and writes them is found where the README says, and makes the public class."""
-    assert bc.read_counts is answer_counts.read_counts
-    assert bc.write_counts is answer_counts.write_counts
-    assert bc.count_on_ray is answer_counts.count_on_ray
-    assert type(answer_counts.of_columns({"label": [1], "shift": [0.0], "answer": [1]})) is bc.Counts

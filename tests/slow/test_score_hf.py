@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,7 @@ from blindcal.endpoints.local_server import serve
 from blindcal.endpoints.model_file import installed_model
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.catalogue import open_items
-from blindcal.items.score_files import read_choices
-from blindcal.records import Item, Message, Targets, Token
+from blindcal.records import Item, Message, Targets
 from blindcal.scoring.hf import HfModel, HfSettings
 from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
 
@@ -82,7 +82,7 @@ def test_batch_equals_single(folder: Path, role: str) -> None:
     model = HfModel(str(folder), HfSettings(device="cpu", batch_tokens=300))
     targets = asyncio.run(spellings(model))
     items = questions(20, role)
-    batched = {s.id: s for batch in model.scores(items, targets) for s in batch}
+    batched = {s.item.id: s for batch in model.scores(items, targets) for s in batch}
     alone = [next(iter(model.scores([item], targets)))[0] for item in items]
     torch: Any = pytest.importorskip("torch")
     for item, single in zip(items, alone, strict=True):
@@ -112,7 +112,7 @@ def test_batches_keep_to_their_budget(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(model, "_forward", watched)
     scores = [score for batch in model.scores(questions(40), targets) for score in batch]
-    assert {score.id for score in scores} == {f"q{k}" for k in range(40)}
+    assert {score.item.id for score in scores} == {f"q{k}" for k in range(40)}
     assert all(rows * width <= 400 for rows, width in shapes)
     assert [width for _, width in shapes] == sorted((width for _, width in shapes), reverse=True)
 
@@ -134,26 +134,6 @@ def test_command_resumes(folder: Path, tmp_path: Path) -> None:
         rows = list(csv.DictReader(lines))
     assert [row["id"] for row in rows] == [f"q{k}" for k in range(20)]
     assert {"Yes", " yes", " No"} <= {column.split("|")[0] for column in rows[0] if "|" in column}
-
-
-def test_several_answers_are_scored(folder: Path, tmp_path: Path) -> None:
-    """The logprobs of one token per answer are those that the model gives each token of the vocabulary."""
-    items, out = tmp_path / "items.jsonl", tmp_path / "scores.csv"
-    asked = {"choices": ["x", "y", "z"]}
-    rows = [{"id": f"q{k}", "question": "a b " * (k + 1), "label": k % 3, **asked} for k in range(9)]
-    items.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = ["--out", str(out), "--transformers", "--model", str(folder), "--device", "cpu"]
-    done = CliRunner().invoke(command, [str(items), *arguments])
-    assert done.exit_code == 0, done.output
-    found = read_choices(out)
-    assert (found.answers, found.labels.tolist()) == (("A", "B", "C"), [k % 3 for k in range(9)])
-    model = HfModel(str(folder), HfSettings(device="cpu"))
-    letters = [(Token(asyncio.run(model.encode(letter))[0], letter),) for letter in "ABC"]
-    loaded = open_items(items)
-    scores = [s for batch in model.scores(loaded, Targets((), (), answers=tuple(letters))) for s in batch]
-    expected = {score.id: score.logprobs for score in scores}
-    for name, row in zip(found.ids, found.logits, strict=True):
-        assert row.tolist() == pytest.approx(expected[name], abs=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +158,7 @@ def test_padded_batch_of_a_real_model(smollm: HfModel) -> None:
     targets = asyncio.run(spellings(smollm))
     items = built_in(12)
     assert len({len(prompt) for prompt in smollm.prompt_ids(item.messages for item in items)}) > 5
-    batched = {s.id: s.logprobs for batch in smollm.scores(items, targets) for s in batch}
+    batched = {s.item.id: s.logprobs for batch in smollm.scores(items, targets) for s in batch}
     for item in items[:4]:
         alone = next(iter(smollm.scores([item], targets)))[0]
         assert batched[item.id] == pytest.approx(alone.logprobs, abs=2e-4)
@@ -201,24 +181,20 @@ def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
 
     with serve(installed_model()) as server:
         targets, seen = asyncio.run(served(server.base_url, server.model))
-    unpacked = {s.id: s for batch in smollm.scores(items, targets) for s in batch}
+    unpacked = {s.item.id: s for batch in smollm.scores(items, targets) for s in batch}
     theirs = np.array([log_odds(targets, s.logprobs) for s in seen])
-    ours = np.array([log_odds(targets, unpacked[s.id].logprobs) for s in seen])
+    ours = np.array([log_odds(targets, unpacked[s.item.id].logprobs) for s in seen])
     assert np.abs(ours - theirs).mean() < 0.2
     assert np.abs(ours - theirs).max() < 0.8
     assert np.corrcoef(ours[:, 0], theirs[:, 0])[0, 1] > 0.95
 
 
-def test_not_a_model(tmp_path: Path) -> None:
-    """A folder without a model is named in one line."""
-    pytest.importorskip("torch", reason="transformers scoring needs: pip install 'blindcal[hf]'")
-    pytest.importorskip("transformers", reason="needs: pip install 'blindcal[hf]'")
+def test_what_cannot_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a model is one line, and without torch the error names the extra to install."""
+    for module in ("torch", "transformers"):
+        pytest.importorskip(module, reason="needs: pip install 'blindcal[hf]'")
     with pytest.raises(InputError, match="cannot load the model"):
         HfModel(str(tmp_path), HfSettings())
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without torch the error names the extra to install."""
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"blindcal\[hf\]"):
-        HfModel("anything", HfSettings())
+        HfModel(str(tmp_path), HfSettings())
