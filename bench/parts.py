@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 
 import blindcal as bc
-from blindcal.estimate.simultaneous import beyond, holm, level_of_each, outlier_pvalues
+from blindcal.estimate.uncertainty import beyond, holm, level_of_each, outlier_pvalues
 from blindcal.records import Estimate
 from populations import CHOSEN, drawn, simulated_fit
 

@@ -60,7 +60,7 @@ def evidence(
     answers = ask(design, p, seed=seed, logprobs=method_of(method).logprobs)
     wrong = np.random.default_rng(5).random(len(answers)) < invalid
     answers = replace(answers, answers=np.where(wrong, INVALID, answers.answers))
-    return Evidence(method, design, labels, answers, parts=parts, resamples=100)
+    return Evidence(method=method, design=design, labels=labels, answers=answers, parts=parts, resamples=100)
 
 
 def audited(

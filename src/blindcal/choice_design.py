@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, logit
 
 from blindcal.design import (
@@ -19,14 +18,14 @@ from blindcal.design import (
     best_splits,
     proportional_order,
     quantiles,
+    ranked,
     spread_evenly,
     threshold_densities,
 )
 from blindcal.errors import InputError
-from blindcal.estimate.axis import Axis
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, HALF, MID_P, MID_S, edge_of_threshold
-from blindcal.estimate.latent.excess import excess_of
-from blindcal.estimate.latent.model import working_table
+from blindcal.estimate.latent.fitting import excess_of
+from blindcal.estimate.latent.model import BoolArray, working_table
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns, axis_of, read
 from blindcal.records import PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
@@ -106,7 +105,8 @@ class GivenAnswerDesign:
         """Return the next round of plain answers or of queries about them."""
         order = proportional_order(self.labels, self.seed)
         n, first = order.size, self._first
-        plain, asked = self._counts(answered)
+        plain = 0 if answered.about is None else int((answered.about == PLAIN).sum())
+        asked = len(answered) - plain
         if plain == 0:
             return choice_round(order[:first], self.choices)
         known = Problem.of_answers(self.labels, answered, choices=self.choices)
@@ -127,25 +127,18 @@ class GivenAnswerDesign:
         n = self.labels.size
         return round(PILOT * n) if n >= LEAST_PILOT else n
 
-    def _counts(self, answered: AnswerTable) -> tuple[int, int]:
-        """The numbers of plain answers, and of queries about them."""
-        if answered.about is None:
-            return 0, 0
-        plain = int((answered.about == PLAIN).sum())
-        return plain, len(answered) - plain
-
     def _first_queries(
         self, known: Problem, items: IntArray, rng: np.random.Generator, *, even: bool
     ) -> Round:
         """One query about the answer given to each of these items."""
-        here = None if even else _Knowledge.of(known)
+        now = None if even else _Knowledge.of(known)
         shifts, gumbel = np.empty(items.size), np.zeros(items.size, bool)
         for right in (0, 1):
             mine = np.flatnonzero(known.labels[items] == right)
             gumbel[mine[right::2]] = True
             noisy, tested = mine[gumbel[mine]], mine[~gumbel[mine]]
-            shifts[tested] = self._margin_shifts(here, right, tested.size, rng)
-            shifts[noisy] = self._gumbel_shifts(here, right, self.choices[items[noisy]], rng)
+            shifts[tested] = self._margin_shifts(now, right, tested.size, rng)
+            shifts[noisy] = self._gumbel_shifts(now, right, self.choices[items[noisy]], rng)
         return self._about(known, items, shifts, gumbel, rng)
 
     def _about(
@@ -153,7 +146,7 @@ class GivenAnswerDesign:
         known: Problem,
         items: IntArray,
         shifts: FloatArray,
-        gumbel: npt.NDArray[np.bool_],
+        gumbel: BoolArray,
         rng: np.random.Generator,
     ) -> Round:
         numbers = gumbel_numbers((items.size, int(self.choices.max())), rng) * gumbel[:, None]
@@ -161,39 +154,35 @@ class GivenAnswerDesign:
         return choice_round(items, self.choices, shifts, known.given[items], numbers)
 
     def _margin_shifts(
-        self, here: _Knowledge | None, right: int, size: int, rng: np.random.Generator
+        self, now: _Knowledge | None, right: int, size: int, rng: np.random.Generator
     ) -> FloatArray:
         """Shifts that test margins, spread evenly or where their answers vary most."""
         place = spread_evenly(size, rng)
-        t = (1 + place) / 2 if here is None else quantiles(here.margins[right], place)
+        t = (1 + place) / 2 if now is None else quantiles(now.margins[right], place)
         return -EDGES_S[np.maximum(edge_of_threshold(t), HALF + 1)]
 
     def _gumbel_shifts(
-        self, here: _Knowledge | None, right: int, choices: IntArray, rng: np.random.Generator
+        self, now: _Knowledge | None, right: int, choices: IntArray, rng: np.random.Generator
     ) -> FloatArray:
         """Shifts for queries with Gumbel numbers, spread evenly or around the log-odds that there are."""
         place = spread_evenly(choices.size, rng)
-        t = 1 / choices + (1 - 1 / choices) * place if here is None else quantiles(here.odds[right], place)
+        t = 1 / choices + (1 - 1 / choices) * place if now is None else quantiles(now.odds[right], place)
         return _gumbel_shift(logit(np.clip(t, 1e-9, 1 - 1e-9)))
 
     def _follow_up(self, known: Problem, left: int, rng: np.random.Generator) -> Round | None:
         """A second or later query about the answers whose confidence is least certain."""
         items = known.items
-        here = _Knowledge.of(known)
-        split = best_splits(here.patterns, here.table, here.confidence)
+        now = _Knowledge.of(known)
+        of_item = now.patterns.of_item
+        split = best_splits(now.patterns, now.table, now.confidence)
         if not (split.gain > 0).any():
             return None
         half = max(1, round(items.size / 2))
         size = min(left, half)
-        gain = split.gain[here.patterns.of_item] * rng.uniform(0.999, 1.0, items.size)  # random ties
-        ranked = np.argsort(-gain, kind="stable")
-        tested, rest = ranked[: (size + 1) // 2], ranked[(size + 1) // 2 :]
-        mean = here.mean_log_odds[here.patterns.of_item]
-        telling = expit(mean) * expit(-mean) * rng.uniform(0.999, 1.0, items.size)
-        noisy = rest[np.argsort(-telling[rest], kind="stable")][: size - tested.size]
-        pattern = here.patterns.of_item[tested]
-        low, high = split.low[pattern], split.high[pattern]
-        edge = low + np.floor(rng.uniform(size=tested.size) * (high - low + 1)).astype(np.int64)
+        tested, rest = np.split(ranked(split.gain[of_item], rng), [(size + 1) // 2])
+        mean = now.mean_log_odds[of_item]
+        noisy = rest[ranked(expit(mean[rest]) * expit(-mean[rest]), rng)][: size - tested.size]
+        edge = split.edges(of_item[tested], rng)
         near = _gumbel_shift(mean[noisy] + rng.normal(0, 0.5, noisy.size))
         shifts = np.concatenate([-EDGES_S[np.maximum(edge, HALF + 1)], near])
         gumbel = np.repeat([False, True], [tested.size, noisy.size])
@@ -206,23 +195,22 @@ class _Knowledge:
 
     patterns: Patterns
     table: FloatArray
-    axis: Axis
 
     @classmethod
     def of(cls, known: Problem) -> _Knowledge:
         excess = excess_of(known, Noise(), roughly=True)
         patterns = read(known, Noise(), axis_of(known, None if excess is None else excess.best))
-        return cls(patterns, working_table(patterns), patterns.axis)
+        return cls(patterns, working_table(patterns))
 
     @property
     def confidence(self) -> FloatArray:
         """The mean confidence in each cell."""
-        return expit(self.axis.calibrated)
+        return expit(self.patterns.axis.calibrated)
 
     @property
     def margins(self) -> list[FloatArray]:
         """The most informative margins to test, as a density over the cells for each label."""
-        inner = expit(np.interp(EDGES_S[1:-1], MID_S, self.axis.calibrated))
+        inner = expit(np.interp(EDGES_S[1:-1], MID_S, self.patterns.axis.calibrated))
         edges = np.concatenate([[0.0], inner, [1.0]])
         edges[: HALF + 1] = edges[HALF]
         return threshold_densities(self.table, edges)
@@ -232,7 +220,7 @@ class _Knowledge:
         """Densities over the log-odds where queries with Gumbel numbers tell most, for each label."""
         densities = []
         even = np.diff(EDGES_P)
-        for cells in self.axis.to_log_odds(self.table).reshape(2, CELLS):
+        for cells in self.patterns.axis.to_log_odds(self.table).reshape(2, CELLS):
             telling = cells * np.sqrt(MID_P * (1 - MID_P))
             densities.append((1 - _EVEN) * telling / telling.sum() + _EVEN * even)
         return densities
@@ -241,11 +229,9 @@ class _Knowledge:
     def mean_log_odds(self) -> FloatArray:
         """The mean log-odds given each pattern."""
         size = len(self.patterns)
-        found = np.empty(size)
-        for first in range(0, size, 2048):
-            part = slice(first, min(first + 2048, size))
-            found[part] = self.patterns.posterior(self.table, part) @ self.axis.calibrated
-        return found
+        parts = [slice(first, min(first + 2048, size)) for first in range(0, size, 2048)]
+        means = [self.patterns.posterior(self.table, part) @ self.patterns.axis.calibrated for part in parts]
+        return np.concatenate(means)
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,9 @@ class LatentDesign:
         order = proportional_order(self.labels, self.seed)[len(answered) : int(ends[index])]
         by_label = [np.diff(EDGES_P)] * 2
         if index > 0:
-            by_label = threshold_densities(working_table(self._patterns(answered)))
+            asked, place = np.unique(answered.items, return_inverse=True)
+            so_far = count_patterns(self.labels[asked], replace(answered, items=place))
+            by_label = threshold_densities(working_table(so_far))
         edges = np.empty(order.size, np.int64)
         for y in (0, 1):
             mine = self.labels[order] == y
@@ -180,23 +182,13 @@ class LatentDesign:
             edges[mine] = edge_of_threshold(quantiles(by_label[y], u))
         return make_round(order, -EDGES_S[edges], self.temperature)
 
-    def _patterns(self, answered: AnswerTable) -> Patterns:
-        """The answers so far, of the items that have any."""
-        asked = np.unique(answered.items)
-        place = np.searchsorted(asked, answered.items)
-        return count_patterns(self.labels[asked], replace(answered, items=place))
-
     def _follow_up(self, answered: AnswerTable, size: int, rng: np.random.Generator) -> Round | None:
         patterns = count_patterns(self.labels, answered)
         split = best_splits(patterns, working_table(patterns))
         if not (split.gain > 0).any():
             return None
-        gain = split.gain[patterns.of_item] * rng.uniform(0.999, 1.0, self.labels.size)  # random ties
-        chosen = np.argsort(-gain, kind="stable")[:size]
-        pattern = patterns.of_item[chosen]
-        low, high = split.low[pattern], split.high[pattern]
-        edge = low + np.floor(rng.uniform(size=chosen.size) * (high - low + 1)).astype(np.int64)
-        return make_round(chosen, -EDGES_S[edge], self.temperature)
+        chosen = ranked(split.gain[patterns.of_item], rng)[:size]
+        return make_round(chosen, -EDGES_S[split.edges(patterns.of_item[chosen], rng)], self.temperature)
 
 
 @dataclass(frozen=True)
@@ -242,11 +234,21 @@ def quantiles(density: FloatArray, u: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Splits:
-    """For each pattern, the edges worth asking next and the variance of f that the best one explains."""
+    """For each pattern, the range of the best edges to ask next and the variance of f that they explain."""
 
     low: IntArray
     high: IntArray
     gain: FloatArray
+
+    def edges(self, pattern: IntArray, rng: np.random.Generator) -> IntArray:
+        """One of the best edges for each of these patterns."""
+        low, high = self.low[pattern], self.high[pattern]
+        return np.asarray(low + np.floor(rng.uniform(size=pattern.size) * (high - low + 1)).astype(np.int64))
+
+
+def ranked(gain: FloatArray, rng: np.random.Generator) -> IntArray:
+    """The places of the highest gains, ties in random order."""
+    return np.argsort(-gain * rng.uniform(0.999, 1.0, gain.size), kind="stable")
 
 
 def best_splits(patterns: Patterns, table: FloatArray, confidence: FloatArray = MID_P) -> Splits:

@@ -24,8 +24,13 @@ from blindcal.estimate.published.face_value import (
     sampled_shares,
     stated,
 )
-from blindcal.estimate.simultaneous import findings_beyond, holm, level_of_each, outlier_pvalues
-from blindcal.estimate.uncertainty import heterogeneity_pvalue
+from blindcal.estimate.uncertainty import (
+    findings_beyond,
+    heterogeneity_pvalue,
+    holm,
+    level_of_each,
+    outlier_pvalues,
+)
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray
 
@@ -37,7 +42,7 @@ UNNAMED = "(none)"
 _PART_RESAMPLES = 300  # refits for the intervals of each part: limits the time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Answers and how to read them: the input of `estimate`.
 
@@ -105,37 +110,31 @@ def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
     ``None``.
     """
     problem = evidence.problem
-    whole = _read(evidence, problem, brief)
-    found, problem = whole.findings, whole.problem
+    reading = _read(evidence, problem, brief)
+    findings, problem = reading.findings, reading.problem
     if problem.given is not None:
-        found = replace(found, ece_if_invalid=_with_unanswered(found.ece_if_invalid, evidence, problem))
+        # items without a valid plain answer may hide anything
+        asked = evidence.items.size
+        missing = 1 - problem.items.size / asked if asked else 0.0
+        low, high = ((1 - missing) * end for end in findings.ece_if_invalid)
+        findings = replace(findings, ece_if_invalid=(max(0.0, low - missing), min(1.0, high + missing)))
     if brief:
-        return found
+        return findings
     if problem.given is not None:
         by_answer, confusion = _by_answer(evidence, problem, problem.given)
-        found = replace(found, by_answer=by_answer, confusion=confusion)
+        findings = replace(findings, by_answer=by_answer, confusion=confusion)
     if evidence.parts is None:
-        return found
+        return findings
     parts, pvalue = _by_part(evidence, problem, evidence.parts)
     joint = evidence.simultaneous and any(part.ece.has_interval for part in parts)
-    return replace(found, parts=parts, parts_pvalue=pvalue, parts_level=evidence.level if joint else None)
-
-
-def _with_unanswered(
-    bounds: tuple[float, float], evidence: Evidence, problem: Problem
-) -> tuple[float, float]:
-    """Bounds of the ECE that hold for the items without a valid plain answer too, whatever they hide."""
-    asked = evidence.items.size
-    missing = 1 - problem.items.size / asked if asked else 0.0
-    low, high = ((1 - missing) * one for one in bounds)
-    return max(0.0, low - missing), min(1.0, high + missing)
+    return replace(findings, parts=parts, parts_pvalue=pvalue, parts_level=evidence.level if joint else None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """Findings, and the signed gaps below and above 1/2 with their covariance, for comparing parts.
 
-    ``problem`` is what was read, with all that the fit found out about it. ``calibrated_pvalue`` is that of a
+    ``problem`` is what was read, with all that the fit learned about it. ``calibrated_pvalue`` is that of a
     part.
     """
 
@@ -150,7 +149,7 @@ def _read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
     if not (evidence.answers.answers != INVALID).any() or not problem.items.size:
         return nothing
     try:
-        return _READERS[evidence.estimator_name].read(evidence, problem, brief)
+        return _READERS[evidence.estimator_name][0](evidence, problem, brief)
     except NotIdentifiedError:
         if problem.given is None:
             raise
@@ -164,6 +163,10 @@ def _read_some(evidence: Evidence, problem: Problem, chosen: IntArray) -> _Readi
     return _read(some, problem.of(chosen), True)
 
 
+def _are_few(items: int, positive: int) -> bool:
+    return items < FEW_ITEMS or min(positive, items - positive) < FEW_OF_A_LABEL
+
+
 def _by_part(
     evidence: Evidence, problem: Problem, names: Sequence[str | None]
 ) -> tuple[tuple[Part, ...], float | None]:
@@ -173,26 +176,25 @@ def _by_part(
     of all parts with enough items. The p-value is ``None`` for fewer than two such parts, and if the method
     does not estimate its own noise. Parts with few items are not tested.
     """
-    found, compared, calibrated = [], [], []
+    parts, compared, calibrated = [], [], []
     of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
     items = evidence.items
     if evidence.simultaneous:
         evidence = replace(evidence, far_level=level_of_each(evidence.level, np.unique(of_item[items]).size))
     for name in sorted(set(of_item)):
-        one = _read_some(evidence, problem, np.flatnonzero(of_item == name))
+        reading = _read_some(evidence, problem, np.flatnonzero(of_item == name))
         mine = items[of_item[items] == name]
-        some, positive = one.findings, int(problem.labels[mine].sum())
+        some, positive = reading.findings, int(problem.labels[mine].sum())
         groups = evidence.group_count(mine)
-        few = mine.size < FEW_ITEMS or min(positive, mine.size - positive) < FEW_OF_A_LABEL
-        few = few or (groups is not None and groups < FEW_GROUPS)
-        found.append(
+        few = _are_few(mine.size, positive) or (groups is not None and groups < FEW_GROUPS)
+        parts.append(
             Part(name, mine.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
         )
-        calibrated.append(None if few else one.calibrated_pvalue)
+        calibrated.append(None if few else reading.calibrated_pvalue)
         if not few:
-            compared.append(one.half_gaps)
-    parts = [replace(part, calibrated_pvalue=p) for part, p in zip(found, holm(calibrated), strict=True)]
-    known = [one for one in compared if one is not None]
+            compared.append(reading.half_gaps)
+    parts = [replace(part, calibrated_pvalue=p) for part, p in zip(parts, holm(calibrated), strict=True)]
+    known = [gaps for gaps in compared if gaps is not None]
     if len(known) < 2 or len(known) < len(compared):
         return tuple(parts), None
     values, covariances = map(list, zip(*known, strict=True))
@@ -214,35 +216,37 @@ def _by_answer(
         mine = np.flatnonzero(given == answer)
         some = _read_some(evidence, problem, mine).findings
         right = int(problem.labels[mine].sum())
-        wrong = mine.size - right
         known = some.accuracy.value is not None and some.overconfidence.value is not None
         rows.append(
             AnswerPart(
-                answer,
-                int(confusion[answer].sum()),
-                mine.size,
-                right,
-                some.ece,
-                some.accuracy if mine.size else NOTHING,
-                Estimate(float(some.accuracy) + float(some.overconfidence)) if known else NOTHING,
-                some.overconfidence,
-                mine.size < FEW_ITEMS or min(right, wrong) < FEW_OF_A_LABEL,
+                answer=answer,
+                labelled=int(confusion[answer].sum()),
+                given=mine.size,
+                right=right,
+                ece=some.ece,
+                accuracy=some.accuracy if mine.size else NOTHING,
+                confidence=Estimate(float(some.accuracy) + float(some.overconfidence)) if known else NOTHING,
+                overconfidence=some.overconfidence,
+                few=_are_few(mine.size, right),
             )
         )
     return tuple(rows), tuple(tuple(row) for row in confusion.tolist())
 
 
+# How each estimator reads answers
+
+
 def _read_latent(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
-    one = fit_problem(problem, bins=evidence.bins, level=evidence.level, resamples=evidence.resamples)
-    found = one.findings(brief=brief)
+    fit = fit_problem(problem, bins=evidence.bins, level=evidence.level, resamples=evidence.resamples)
+    findings = fit.findings(brief=brief)
     if evidence.far_level is not None:
-        found = findings_beyond(found, one.at(level=evidence.far_level).findings(brief=True))
+        findings = findings_beyond(findings, fit.at(level=evidence.far_level).findings(brief=True))
     tested = brief and evidence.resamples
     return _Reading(
-        found,
-        one.problem,
-        one.half_gaps if evidence.resamples else None,
-        finite(one.calibrated_pvalue) if tested else None,
+        findings,
+        fit.problem,
+        fit.half_gaps if evidence.resamples else None,
+        finite(fit.calibrated_pvalue) if tested else None,
     )
 
 
@@ -253,11 +257,11 @@ def _read_blind(evidence: Evidence, problem: Problem, brief: bool) -> _Reading: 
     members = np.arange(labels.size) if evidence.members is None else evidence.members
     answers = np.full(labels.size, INVALID)
     answers[asked.items] = asked.answers
-    reached = thresholds == 0
-    reached[asked.items] = True
-    reached &= np.isin(np.arange(labels.size), members)
-    found = blind(labels[reached], thresholds[reached], answers[reached], evidence.design.bins)
-    return _Reading(found.findings(), problem)
+    used = thresholds == 0
+    used[asked.items] = True
+    used &= np.isin(np.arange(labels.size), members)
+    result = blind(labels[used], thresholds[used], answers[used], evidence.design.bins)
+    return _Reading(result.findings(), problem)
 
 
 def _at_face_value(
@@ -268,47 +272,39 @@ def _at_face_value(
     def read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:  # noqa: ARG001 - nothing is slow
         items = problem.items
         labels, p = problem.labels[items], probabilities(evidence, problem)[items]
-        found = findings_at_face_value(labels, p, evidence.bins)
+        findings = findings_at_face_value(labels, p, evidence.bins)
         if not deployable or problem.given is not None:
-            found = replace(found, operating=(), costs=())
+            findings = replace(findings, operating=(), costs=())
         if problem.given is not None:
             right = Estimate(float(labels.mean()))
-            found = replace(found, overconfidence=found.leaning, leaning=NOTHING, accuracy=right)
+            findings = replace(findings, overconfidence=findings.leaning, leaning=NOTHING, accuracy=right)
         gaps = half_gaps_at_face_value(labels, p) if evidence.groups is None else None
-        return _Reading(found, problem, gaps)
+        return _Reading(findings, problem, gaps)
 
     return read
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """How an estimator reads answers, and a description of what it gives."""
-
-    read: Callable[[Evidence, Problem, bool], _Reading]
-    words: str
-
-
-_READERS: Mapping[EstimatorName, _Reader] = {
-    "latent": _Reader(_read_latent, "read by maximum likelihood, with intervals"),
-    "blind": _Reader(
+#: How each estimator reads answers, and a description of what it gives.
+_READERS: Mapping[EstimatorName, tuple[Callable[[Evidence, Problem, bool], _Reading], str]] = {
+    "latent": (_read_latent, "read by maximum likelihood, with intervals"),
+    "blind": (
         _read_blind,
         "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
         "intervals, no accuracy",
     ),
-    "shares": _Reader(
+    "shares": (
         _at_face_value(lambda _, problem: sampled_shares(problem.labels.size, problem.readings)),
         "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
     ),
-    "flips": _Reader(
+    "flips": (
         _at_face_value(lambda _, problem: extracted(problem.labels.size, problem.readings)),
         "read as the middle of what bisection leaves, coarse below five queries; no intervals",
     ),
-    "stated": _Reader(
+    "stated": (
         _at_face_value(lambda evidence, _: stated(evidence.labels.size, evidence.answers), deployable=False),
         "taken at its word; no intervals, and no shift deploys a threshold on it",
     ),
 }
-
 _QUANTITIES = {
     "pair": "one spelling of the positive answer against one of the negative",
     "max": "the likeliest spelling of the positive answer against that of the negative",
@@ -317,14 +313,11 @@ _QUANTITIES = {
     "negative one",
     "stated": "the confidence that the model states in words, which need not be its probability",
 }
-
-
-_SEVERAL_QUANTITIES = {
+_SEVERAL_QUANTITIES = _QUANTITIES | {
     "pair": "one spelling of the answer given against one of each other answer",
     "max": "the likeliest spelling of the answer given against those of the other answers",
     "sum": "all spellings of the answer given against all of the other answers",
     "configured": "how often this endpoint, as it is configured, repeats the answer that it gave first",
-    "stated": "the confidence that the model states in words, which need not be its probability",
 }
 
 
@@ -336,7 +329,7 @@ def measures(
     ``several`` says that there are more than two answers.
     """
     answers, quantity = METHODS[method].answers, _QUANTITIES[semantics]
-    words = _READERS[estimator].words
+    _, words = _READERS[estimator]
     if several:
         answers = several_answers(method).answers or answers
         quantity = _SEVERAL_QUANTITIES[semantics]

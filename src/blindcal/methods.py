@@ -8,15 +8,11 @@ simulations, reproductions, merges and plans all make their designs here, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.choice_design import (
-    DrawnAnswersDesign,
-    GivenAnswerDesign,
-    more_than_plain,
-)
+from blindcal.choice_design import DrawnAnswersDesign, GivenAnswerDesign, more_than_plain
 from blindcal.design import (
     TEMPERATURES,
     BlindDesign,
@@ -28,12 +24,7 @@ from blindcal.design import (
 )
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, labels_array, whole
-from blindcal.records import (
-    EstimatorName,
-    IntArray,
-    Semantics,
-    Way,
-)
+from blindcal.records import EstimatorName, IntArray, Semantics, Way
 
 LEAST_REPEATED = 2
 TOO_FEW_REPEATED = (
@@ -49,7 +40,7 @@ ESTIMATOR_CHOICES = ("own", "latent")
 """How answers can be read: by the method's own estimator, or by the likelihood of `latent`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DesignSpec:
     """The inputs of a design; ``members`` are the items that take part, ``None`` for all.
 
@@ -82,44 +73,21 @@ class SeveralAnswers:
 class Method:
     """One way to audit.
 
-    Attributes
-    ----------
-    estimator : str
-        The name of the estimator that reads its answers.
-    queries : float
-        The usual mean number of queries per item.
-    answers : str
-        A description of the answers; "K" stands for the number of queries per item.
-    design : callable
-        Makes the design.
-    biased : bool
-        Whether ``logit_bias`` is sent.
-    sampled : bool
-        Whether answers are drawn at T > 0.
-    way : str
-        What it needs of the endpoint.
-    tempered : bool
-        Whether a temperature is sent; if not, answers are drawn at the endpoint's own setting.
-    budgets : tuple of int
-        Queries per item that have a row in the table of ``blindcal reproduce``; empty if the method is not in
-        it.
-    plan_budgets : tuple of float
-        Queries per item that a plan for a half-width compares; empty if the method has no interval to plan.
-    several : SeveralAnswers, optional
-        How it audits items with more than two answers, if it can.
+    ``estimator`` reads its answers, which ``answers`` describes ("K" stands for the number of queries per
+    item), ``queries`` is the usual mean number of queries per item, and ``design`` makes the design.
     """
 
     estimator: EstimatorName
     queries: float
     answers: str
     design: Callable[[DesignSpec], Design]
-    biased: bool = True
-    sampled: bool = False
-    way: Way = "thresholds"
-    tempered: bool = True
-    budgets: tuple[int, ...] = tuple(range(1, 9))
-    plan_budgets: tuple[float, ...] = ()
-    several: SeveralAnswers | None = None
+    biased: bool = True  # ``logit_bias`` is sent
+    sampled: bool = False  # answers are drawn at T > 0
+    way: Way = "thresholds"  # what it needs of the endpoint
+    tempered: bool = True  # a temperature is sent; if not, answers are drawn at the endpoint's own setting
+    budgets: tuple[int, ...] = tuple(range(1, 9))  # queries per item in the table of ``reproduce``
+    plan_budgets: tuple[float, ...] = ()  # queries per item that a plan for a half-width compares
+    several: SeveralAnswers | None = None  # how it audits items with more than two answers, if it can
 
     def usual_queries(self, *, several: bool) -> float:
         """The usual mean number of queries per item, with two answers or with ``several``."""
@@ -337,65 +305,64 @@ def make_design(
     y = labels_array(labels) if choices is None else np.asarray(labels, np.int64)
     if not (np.isfinite(queries) and queries > 0):
         raise InputError(f"queries: must be a positive number, got {queries!r}")
+    make = method_of(method).design
+    if choices is not None:
+        own = several_answers(method)
+
+        def make(spec: DesignSpec) -> Design:
+            assert spec.choices is not None
+            return own.design(spec, spec.choices)
+
+    spec = DesignSpec(labels=y, queries=queries, bins=bins, seed=seed, choices=choices, summed=summed)
     if stages is None:
-        spec = DesignSpec(y, queries, bins, seed, choices=choices, summed=summed)
-        return _design(method, spec)
+        return make(spec)
     if method == "blind":
         if len(stages) > 1:
             raise InputError(
                 "sample: blind splits all its items at once and cannot grow; choose another folder"
             )
-        return _design(method, DesignSpec(y, queries, bins, seed, members=stages[0], choices=choices))
+        return make(replace(spec, members=stages[0]))
     designs = [
-        _design(
-            method,
-            DesignSpec(
-                y[members],
-                queries,
-                bins,
-                seed + k * 2**32,
+        make(
+            replace(
+                spec,
+                labels=y[members],
+                seed=seed + k * 2**32,
                 choices=None if choices is None else choices[members],
-                summed=summed,
-            ),
+            )
         )
         for k, members in enumerate(stages)
     ]
     return StagedDesign(tuple(stages), tuple(designs))
 
 
-def _design(method: str, spec: DesignSpec) -> Design:
-    made = method_of(method)
-    if spec.choices is None:
-        return made.design(spec)
-    return several_answers(method).design(spec, spec.choices)
-
-
 def several_answers(method: str) -> SeveralAnswers:
     """How a method audits items with more than two answers; raises `InputError` if it cannot."""
-    found = method_of(method).several
-    if found is None:
-        fit = ", ".join(name for name, one in METHODS.items() if one.several is not None)
-        raise InputError(f"method: {method} audits two answers only; with more, use one of {fit}")
-    return found
+    several = method_of(method).several
+    if several is None:
+        others = ", ".join(name for name, other in METHODS.items() if other.several is not None)
+        raise InputError(f"method: {method} audits two answers only; with more, use one of {others}")
+    return several
 
 
 def count_queries(method: str, n: int, queries: float, bins: int) -> int:
-    """How many queries the design of a method asks for ``n`` items, if no limit stops it."""
+    """The number of queries that the design of a method asks for ``n`` items, if no limit stops it."""
     if method == "blind":  # one subset needs no query
         return n - len(range(0, n, bins))
     return max(1, round(queries * n))
 
 
 def control_spacing(n: int) -> int:
-    """Of how many queries one carries a control query, in an audit of ``n`` items that uses the bias.
+    """The number of queries per control query, in an audit of ``n`` items that uses the bias.
 
-    That is 3% of one query per item, but at least 50 and at most 200, and never more than every fourth query.
+    Control queries are 3% of one query per item, but at least 50 and at most 200, and at most every fourth
+    query.
     """
     return max(4, int(n / min(max(_CONTROL_SHARE * n, _LEAST_CONTROLS), _MOST_CONTROLS)))
 
 
 def count_controls(method: str, n: int, queries: int) -> int:
-    """How many control queries an audit of ``n`` items asks beside so many queries."""
+    """The number of control queries that an audit of ``n`` items asks beside its ``queries``."""
     return -(-queries // control_spacing(n)) if METHODS[method].biased else 0
 
 

@@ -46,48 +46,48 @@ _NEEDS = {
 }
 
 
-def calibration_curve(found: Drawable, ax: Axes | None = None) -> Axes:
+def calibration_curve(estimates: Drawable, ax: Axes | None = None) -> Axes:
     """The Blind Calibration Curve: signed gaps with intervals, whose lengths add up to the ECE."""
-    source = _source(found, "calibration_curve")
+    source = _source(estimates, "calibration_curve")
     ece = None
     with suppress(NotIdentifiedError):  # if a gap is unknown, so is the ECE
         ece = source.ece
     return plots.plot_calibration_curve(source.bins, ax, ece=ece, words=_words(source))
 
 
-def reliability(found: Drawable, ax: Axes | None = None) -> Axes:
+def reliability(estimates: Drawable, ax: Axes | None = None) -> Axes:
     """The reliability diagram with its band, and the bins as dots."""
-    source = _source(found, "reliability")
+    source = _source(estimates, "reliability")
     curve = shown_curve(source) if isinstance(source, AuditResult) else source.curve
     return plots.plot_reliability(curve, ax, bins=source.bins, words=_words(source))
 
 
-def confidence(found: Drawable, ax: Axes | None = None) -> Axes:
+def confidence(estimates: Drawable, ax: Axes | None = None) -> Axes:
     """The distribution of the confidence for each label."""
-    source = _source(found, "confidence")
+    source = _source(estimates, "confidence")
     return plots.plot_confidence(source.confidence, ax, words=_words(source))
 
 
-def operating(found: Drawable, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
+def operating(estimates: Drawable, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
     """Precision, recall and accuracy against the threshold; ``threshold`` marks one."""
-    source = _source(found, "operating")
+    source = _source(estimates, "operating")
     return plots.plot_operating(source.operating, ax, threshold=threshold, words=_words(source))
 
 
-def cost(found: Drawable, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
+def cost(estimates: Drawable, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
     """The expected cost per decision against the threshold, given the costs of the two errors.
 
     A fit always has a band; a result has one for costs in the same proportion as a pair in ``result.costs``.
     """
-    source = _source(found, "cost")
+    source = _source(estimates, "cost")
     costs = _costs(source, *check_costs(cost_fp, cost_fn))
     thresholds = [point.threshold for point in source.operating]
     return plots.plot_cost(thresholds, costs, ax, words=_words(source))
 
 
-def parts(found: Drawable, ax: Axes | None = None) -> Axes:
+def parts(estimates: Drawable, ax: Axes | None = None) -> Axes:
     """The ECE of each part with its interval."""
-    source = _source(found, "parts")
+    source = _source(estimates, "parts")
     return plots.plot_parts(source.parts, ax, overall=source.ece)
 
 
@@ -96,15 +96,15 @@ def svg(drawn: Axes | Figure, title: str = "") -> str:
     return svg_element(drawn if isinstance(drawn, Figure) else root_figure(drawn), title)
 
 
-def _source(found: object, figure: str) -> Any:
-    """The object to draw from: a run's result, or ``found`` itself."""
-    source = found.result if isinstance(found, Run) else found
+def _source(estimates: object, figure: str) -> Any:
+    """The object to draw from: a run's result, or ``estimates`` itself."""
+    source = estimates.result if isinstance(estimates, Run) else estimates
     available = _available(source)
     if figure in available:
         return source
     kind = type(source).__name__
     if not available:
-        raise InputError(f"{figure}: found must be a result, a run or a fit, got {kind}")
+        raise InputError(f"{figure}: estimates must be a result, a run or a fit, got {kind}")
     missing = _NEEDS[figure][1]
     raise InputError(f"{figure}: this {kind} has no {missing}; it can be drawn by {', '.join(available)}")
 

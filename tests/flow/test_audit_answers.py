@@ -28,7 +28,8 @@ from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, 
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.results.tables import ANSWERS_FILE, write_answers
-from blindcal.store.run_store import RUN_FILE, Store, StoredReply
+from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.stored import StoredReply
 from reporting import logits_of
 
 TOKENS = Targets((), (), answers=tuple((Token(k + 1, letter),) for k, letter in enumerate("ABC")))
@@ -238,7 +239,9 @@ def test_items_without_an_answer_may_hide_any_error() -> None:
     answered = answer_design(
         design, lambda asked, first: np.where(hidden[asked.items], INVALID, answer(asked, first))
     )
-    evidence = Evidence("latent", design, labels, answered, resamples=0, choices=choices)
+    evidence = Evidence(
+        method="latent", design=design, labels=labels, answers=answered, resamples=0, choices=choices
+    )
     found = estimate(evidence)
     low, high = found.ece_if_invalid
     assert float(found.ece) + 0.1 < float(top_label_ece(labels, logits, 5).ece) < high

@@ -53,60 +53,32 @@ def put(path: Path, rows: list[dict[str, Any]]) -> None:
         parquet.write_table(Table.from_pylist(rows), path)
 
 
-BOOLQ_FORMS = {
-    "boolq_validation.jsonl.gz": BOOLQ,
-    "dev.jsonl": BOOLQ,  # as its authors distribute it; then SuperGLUE's, and the Hub's
-    "BoolQ/val.jsonl": [
-        {**row, "idx": k, "label": row["answer"]} for k, row in enumerate(BOOLQ)
-    ],  # SuperGLUE
-    "data/validation-00000-of-00001.parquet": BOOLQ,
+FORMS: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "boolq_validation.jsonl.gz": ("boolq", BOOLQ),
+    "data/validation-00000-of-00001.parquet": ("boolq", [{**row, "label": row["answer"]} for row in BOOLQ]),
+    "mmlu_test.csv": ("mmlu", [{**row, "choices": json.dumps(row["choices"])} for row in MMLU]),
+    "all/test-00000-of-00001.parquet": ("mmlu", MMLU),
+    "test.jsonl": ("mmlu", [{**row, "answer": "ABCD"[row["answer"]]} for row in MMLU]),
 }
 
 
-@pytest.mark.parametrize("name", BOOLQ_FORMS)
-def test_boolq_is_the_same_in_every_form(name: str, tmp_path: Path) -> None:
-    """Ids, labels, prompts and answer words do not depend on which distribution the rows come from."""
-    put(tmp_path / name, BOOLQ_FORMS[name])
-    found = list(small("boolq").records(tmp_path))
-    assert [row["id"] for row in found] == [f"boolq_val/{k}" for k in range(6)]
-    assert found[1]["question"] == "is 1 odd"
-    assert found[1]["passage"] == "About, 1.\nMore"
-    assert {row["answer_words"] for row in found} == {"True/False"}
-    assert [str(row["label"]).lower() in ("1", "true") for row in found] == [False, True] * 3
-
-
-MMLU_FORMS: dict[str, list[dict[str, Any]]] = {
-    "mmlu_test.jsonl.gz": MMLU,
-    "mmlu_test.csv": [{**row, "choices": json.dumps(row["choices"])} for row in MMLU],
-    "all/test-00000-of-00001.parquet": MMLU,
-    "test.jsonl": [
-        {
-            "subject": row["subject"],
-            "question": row["question"],
-            **dict(zip("ABCD", row["choices"], strict=True)),
-            "answer": "ABCD"[row["answer"]],
-        }
-        for row in MMLU
-    ],
-}
-
-
-@pytest.mark.parametrize("name", [*MMLU_FORMS, "data/test/*_test.csv"])
-def test_mmlu_is_the_same_in_every_form(name: str, tmp_path: Path) -> None:
-    """Each question is four items of one group, subjects in the order of the alphabet, one Yes in each."""
-    if name in MMLU_FORMS:
-        put(tmp_path / name, MMLU_FORMS[name])
-    else:  # as its authors distribute it: a file a subject, without a header
-        (tmp_path / "data" / "test").mkdir(parents=True)
-        for row in MMLU:
-            path = tmp_path / "data" / "test" / f"{row['subject']}_test.csv"
-            with path.open("a", newline="") as file:
-                csv.writer(file).writerow([row["question"], *row["choices"], "ABCD"[row["answer"]]])
-    found = list(small("mmlu").records(tmp_path))
-    assert [row["id"] for row in found[:5]] == [*(f"anatomy/0/{x}" for x in "ABCD"), "anatomy/1/A"]
-    assert found[12]["id"] == "virology/0/A"
-    assert (found[5]["group"], found[5]["subject"], found[5]["choice"]) == ("anatomy/1", "anatomy", "x")
-    assert [row["label"] for row in found[:12]] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0]
+@pytest.mark.parametrize("form", FORMS)
+def test_a_set_is_the_same_in_every_form(form: str, tmp_path: Path) -> None:
+    """Ids, labels, groups and answer words do not depend on which distribution the rows come from."""
+    name, rows = FORMS[form]
+    put(tmp_path / form, rows)
+    records = list(small(name).records(tmp_path))
+    assert {record["answer_words"] for record in records} == {"True/False" if name == "boolq" else "Yes/No"}
+    if name == "boolq":
+        assert [record["id"] for record in records] == [f"boolq_val/{k}" for k in range(6)]
+        assert (records[1]["question"], records[1]["passage"]) == ("is 1 odd", "About, 1.\nMore")
+        assert [str(record["label"]).lower() in ("1", "true") for record in records] == [False, True] * 3
+        return
+    # four items of one group per question, subjects in the order of the alphabet, one Yes in each
+    assert [record["id"] for record in records[:5]] == [*(f"anatomy/0/{x}" for x in "ABCD"), "anatomy/1/A"]
+    assert records[12]["id"] == "virology/0/A"
+    assert (records[5]["group"], records[5]["choice"]) == ("anatomy/1", "x")
+    assert [record["label"] for record in records[:12]] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0]
 
 
 # Hugging Face's datasets

@@ -147,7 +147,7 @@ def test_what_cannot_be_drawn_is_refused_with_what_can(published: BlindResult, f
     wrong: list[tuple[str, Any, str]] = [
         ("reliability", published, "this BlindResult has no reliability curve; .* by calibration_curve$"),
         ("parts", fit, f"this LatentFit has no parts; it can be drawn by {by}$"),
-        ("confidence", {}, "found must be a result, a run or a fit, got dict"),
+        ("confidence", {}, "estimates must be a result, a run or a fit, got dict"),
         *(
             (name, bare, "this AuditResult has no .* by calibration_curve, rel")
             for name in ("operating", "parts")

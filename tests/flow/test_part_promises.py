@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import blindcal as bc
-from blindcal.estimate.simultaneous import holm
+from blindcal.estimate.uncertainty import holm
 from blindcal.records import Estimate
 from blindcal.results.check import Case, Limit, bounds_beyond
 from blindcal.results.run import open_run

@@ -10,11 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import yaml
 
-from blindcal.cli import app
+from doc_pages import parse
 from paths import ROOT
 
 FORMS = (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
@@ -34,14 +33,6 @@ def validate(schema: str, *files: str) -> None:
     command += ["--default-filetype", "yaml", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def parse(words: list[str]) -> None:
-    """Have a command line of blindcal read, without carrying it out."""
-    context = click.Context(app)
-    command = app.get_command(context, words[0])
-    assert command is not None
-    command.make_context(words[0], words[1:], parent=context)
 
 
 def snippets() -> list[Any]:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from blindcal import plot
-from blindcal.estimate.findings import NOTHING, Curve
-from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.findings import NOTHING, AnswerMargins, Curve
 from blindcal.records import Estimate
 from blindcal.report.narrative import headline
 from blindcal.report.page import html, write_page

@@ -145,7 +145,7 @@ def test_fewer_queries_than_items_are_about_the_items_that_were_asked() -> None:
     """Half a query per item asks half of the items, and the estimates are about these."""
     labels, p = generate(400, 1)
     design = make_design("latent", labels, queries=0.5)
-    evidence = Evidence("latent", design, labels, ask(design, p))
+    evidence = Evidence(method="latent", design=design, labels=labels, answers=ask(design, p))
     assert evidence.items.tolist() == sorted(evidence.answers.items.tolist())
     assert evidence.items.size == 200
 
@@ -155,9 +155,12 @@ def test_blind_counts_as_large_a_part_of_the_subset_that_needs_no_query() -> Non
     labels, p = generate(400, 1)
     design = make_design("blind", labels)
     answers = ask(design, p)
-    assert Evidence("blind", design, labels, answers).items.size == 400
-    some = Evidence("blind", design, labels, answers.rows(slice(0, 40)))
+    assert Evidence(method="blind", design=design, labels=labels, answers=answers).items.size == 400
+    some = Evidence(method="blind", design=design, labels=labels, answers=answers.rows(slice(0, 40)))
     assert some.items.size == 40 + 10
     assert set(answers.items[:40]) <= set(some.items.tolist())
-    assert Evidence("blind", design, labels, AnswerTable.empty()).items.size == 0
-    assert Evidence("blind", design, labels, answers, estimator="latent").items.size == 320
+    assert Evidence(method="blind", design=design, labels=labels, answers=AnswerTable.empty()).items.size == 0
+    assert (
+        Evidence(method="blind", design=design, labels=labels, answers=answers, estimator="latent").items.size
+        == 320
+    )

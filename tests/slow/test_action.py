@@ -103,108 +103,87 @@ def base_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """A job in which the action has installed blindcal from its own source."""
+def job(tmp_path_factory: pytest.TempPathFactory, base_url: str) -> Job:
+    """A job in which the action has installed blindcal from its own source, and job."""
     folder, temp = tmp_path_factory.mktemp("workspace"), tmp_path_factory.mktemp("temp")
     write_questions(folder / "questions.csv", 300)
     job = Job(folder, temp, link_libraries(temp / "libraries"), {})
     done = job.run("install", python=sys.executable)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("blindcal, version ")
+    run_audit(job, base_url, FEW)
     return job
 
 
 def run_audit(job: Job, base_url: str, options: str, **more: str) -> None:
     """Run the step that audits, which must succeed."""
-    done = job.run(
-        "audit",
-        items="questions.csv",
-        model=MODELS[0],
-        base_url=base_url,
-        api_key="sk-of-the-test",
-        template=TEMPLATE,
-        audit_options=options,
-        **more,
-    )
+    given = {"items": "questions.csv", "model": MODELS[0], "base_url": base_url, "template": TEMPLATE}
+    done = job.run("audit", **given, api_key="sk-of-the-test", audit_options=options, **more)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def audited(job: Job, base_url: str) -> Job:
-    """The job after the step that audits."""
-    run_audit(job, base_url, FEW)
-    return job
 
 
 def printed_annotations(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("::")]
 
 
-def test_nothing_is_pasted_into_the_shell() -> None:
-    """No script holds an expression: inputs are data in variables, whatever they contain."""
+def test_inputs_are_data_in_variables() -> None:
+    """No script holds an expression, whatever inputs contain, and the steps name the declared inputs."""
     scripts = [step["run"] for step in STEPS if "run" in step]
     assert len(scripts) == 3
     assert not [script for script in scripts if "${{" in script]
+    assert set(re.findall(r"inputs\.([\w-]+)", str(STEPS))) == set(ACTION["inputs"])
 
 
-def test_every_input_is_used_and_every_name_exists() -> None:
-    """The inputs that the steps name are the declared ones."""
-    text = str(STEPS)
-    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(ACTION["inputs"])
-
-
-def test_the_installed_version_is_the_actions_own(audited: Job) -> None:
+def test_the_installed_version_is_the_actions_own(job: Job) -> None:
     """What runs is what was installed for the action, not what the machine has."""
     code = "import blindcal; print(blindcal.__file__)"
     done = subprocess.run(
-        [f"{audited.outputs['install.bin']}/python", "-c", code],
+        [f"{job.outputs['install.bin']}/python", "-c", code],
         capture_output=True,
         text=True,
         check=True,
-        env=clean_environment(audited.libraries),
+        env=clean_environment(job.libraries),
     )
-    assert Path(done.stdout).is_relative_to(audited.temp)
+    assert Path(done.stdout).is_relative_to(job.temp)
 
 
-def test_a_model_within_its_limits_passes(audited: Job) -> None:
+def test_a_model_within_its_limits_passes(job: Job) -> None:
     """The check passes with a notice, a table in the summary, a JUnit file, and the files to upload."""
-    done = audited.run("check", max_ece="0.3", min_accuracy="0.5", check_options="--resamples 40")
+    done = job.run("check", max_ece="0.3", min_accuracy="0.5", check_options="--resamples 40")
     assert done.returncode == 0, done.stderr
-    assert audited.outputs["check.outcome"] == "passed"
+    assert job.outputs["check.outcome"] == "passed"
     (notice,) = printed_annotations(done)
     assert notice.startswith(f"::notice title=Calibration%3A {MODELS[0]} on questions.csv::ECE at most 0.3: ")
-    assert "### Calibration" in (audited.temp / "summary.md").read_text()
+    assert "### Calibration" in (job.temp / "summary.md").read_text()
     uploaded = next(step for step in STEPS if "uses" in step)["with"]["path"].splitlines()
-    paths = [EXPRESSION.sub(lambda found: audited.value(found[1], {}), path) for path in uploaded]
-    assert paths[0] == audited.outputs["audit.report"] == "blindcal-run/report.html"
-    assert all((audited.folder / path).stat().st_size for path in paths)
-    assert (
-        ElementTree.parse(audited.folder / "blindcal-run" / "calibration.xml").getroot().get("failures")
-        == "0"
-    )
+    paths = [EXPRESSION.sub(lambda found: job.value(found[1], {}), path) for path in uploaded]
+    assert paths[0] == job.outputs["audit.report"] == "blindcal-run/report.html"
+    assert all((job.folder / path).stat().st_size for path in paths)
+    suite = ElementTree.parse(job.folder / "blindcal-run" / "calibration.xml").getroot()
+    assert suite.get("failures") == "0"
 
 
-def test_a_model_beyond_a_limit_fails(audited: Job) -> None:
+def test_a_model_beyond_a_limit_fails(job: Job) -> None:
     """The step fails with the status of the check, and the pull request is annotated with the reason."""
-    done = audited.run("check", max_ece="0.001", check_options="--resamples 40")
-    assert (done.returncode, audited.outputs["check.outcome"]) == (3, "failed")
+    done = job.run("check", max_ece="0.001", check_options="--resamples 40")
+    assert (done.returncode, job.outputs["check.outcome"]) == (3, "failed")
     (error,) = printed_annotations(done)
     assert error.startswith("::error title=")
 
 
-def test_an_undecided_limit_fails_unless_that_is_allowed(audited: Job) -> None:
+def test_an_undecided_limit_fails_unless_that_is_allowed(job: Job) -> None:
     """Without enough items to decide, the step fails; an input lets it pass, and the outcome says so."""
     options = "--resamples 40 --confidence 0.999999"
     for allowed, status in (("false", 4), ("true", 0)):
-        done = audited.run("check", min_accuracy="0.7", check_options=options, allow_undecided=allowed)
-        assert (done.returncode, audited.outputs["check.outcome"]) == (status, "undecided"), done.stdout
+        done = job.run("check", min_accuracy="0.7", check_options=options, allow_undecided=allowed)
+        assert (done.returncode, job.outputs["check.outcome"]) == (status, "undecided"), done.stdout
         assert printed_annotations(done)[0].startswith("::warning title=")
 
 
-def test_no_limit_is_an_error(audited: Job) -> None:
+def test_no_limit_is_an_error(job: Job) -> None:
     """A gate without a limit would pass everything."""
-    done = audited.run("check")
-    assert (done.returncode, audited.outputs["check.outcome"]) == (2, "")
+    done = job.run("check")
+    assert (done.returncode, job.outputs["check.outcome"]) == (2, "")
     assert "give at least one limit" in done.stderr
 
 

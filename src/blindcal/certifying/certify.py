@@ -51,10 +51,11 @@ from blindcal.results.certificate import (
     prompt_digest,
 )
 from blindcal.results.run import Run, opened
-from blindcal.store.run_store import ServedModel, Store
+from blindcal.store.run_store import Store
+from blindcal.store.stored import ServedModel
 from blindcal.text import listed, printable
 
-FOLDER = "certify-"
+FOLDER = "certify"
 """Begins the names of the folders in a run folder that hold the queries of certifications."""
 EXPIRES = 90
 _IN_VAIN = 0.001  # chance of passing below which nothing is asked
@@ -121,8 +122,9 @@ async def certify_async(
     finished, context = opened(run), RunContext.of(limits, prices, progress, stage, stop)
     check_certifiable(finished)
     asked = AskedSettings.of_run(finished, api_key_env=api_key_env, timeout=timeout)
-    config = _config(finished, goal)
-    folder = finished.folder / _folder_name(goal, config)
+    config = {**msgspec.to_builtins(goal), "algorithm": _ALGORITHM, "run": finished.digest}
+    name = hashlib.blake2b(msgspec.json.encode(config), digest_size=4).hexdigest()
+    folder = finished.folder / "-".join([FOLDER, *(f"{value:g}" for value in goal.wanted.values()), name])
     address = asked.settings.endpoint
     async with opened_run(folder, address, context, endpoint, Store, asked.accepted) as (store, governor):
         plan = await asyncio.to_thread(_begin, store, finished, goal, asked, config, context.tell)
@@ -134,21 +136,6 @@ async def certify_async(
 
 
 certify = blocking(certify_async)
-
-
-def _config(run: Run, goal: CertifyGoal) -> dict[str, Any]:
-    """What defines a certification; another one has another folder."""
-    answered = run.answered
-    digest = hashlib.blake2b(digest_size=8)
-    for column in (answered.items, answered.shifts, answered.temperatures, answered.answers):
-        digest.update(np.ascontiguousarray(column).tobytes())
-    about = {"algorithm": _ALGORITHM, "run": run.settings.get("items_digest"), "answers": digest.hexdigest()}
-    return {**msgspec.to_builtins(goal), **about}
-
-
-def _folder_name(goal: CertifyGoal, config: dict[str, Any]) -> str:
-    digest = hashlib.blake2b(msgspec.json.encode(config), digest_size=4).hexdigest()
-    return FOLDER + "-".join([*(f"{value:g}" for value in goal.wanted.values()), digest])
 
 
 def _begin(

@@ -121,7 +121,7 @@ def command(
         return
     if not found.result.complete:
         print_warning(f"the audit is not finished ({printable(str(found.result.stopped), 200)})")
-    options.check_key(settings.endpoint, begun=any(found.folder.glob(f"{FOLDER}*")))
+    options.check_key(settings.endpoint, begun=any(found.folder.glob(f"{FOLDER}-*")))
     try:
         with ProgressBar(disable=quiet or None) as bar:
             made = certify(

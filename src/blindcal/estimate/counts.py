@@ -28,6 +28,7 @@ from blindcal.estimate.grid import CELLS, EDGES_S, cells_between
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import latent
 from blindcal.estimate.published.blind import BlindResult, blind
+from blindcal.estimate.readings import packed
 from blindcal.records import FloatArray, IntArray
 
 
@@ -185,27 +186,16 @@ def _counted(
     cell_values, cells = np.unique(_cells(bounds), return_inverse=True)
     kind = ((shift * heat_values.size + heat) * cell_values.size + cells) * 3 + answers + 1
     kind_values, kind = np.unique(kind, return_inverse=True)
-    order = np.lexsort((kind, owner))
-    kind, owner = kind[order], owner[order]
-    size = np.bincount(owner, minlength=labels.size)
-    begin = np.cumsum(size) - size
-    # encodes the label and the item's sorted answers as one integer, adding one answer at a time
-    pattern = labels
-    for nth in range(int(size.max())):
-        has = size > nth
-        next_kind = np.zeros(labels.size, np.int64)
-        next_kind[has] = kind[begin[has] + nth] + 1
-        pattern = np.unique(pattern * (kind_values.size + 1) + next_kind, return_inverse=True)[1]
-    _, example = np.unique(pattern, return_index=True)
-    length = size[example]
-    rows = np.repeat(begin[example] - np.cumsum(length) + length, length) + np.arange(length.sum())
-    rest, answer = np.divmod(kind_values[kind[rows]], 3)
+    sets = packed(kind, owner, labels)
+    example, length = sets.example, sets.size[sets.example]
+    rows = np.repeat(sets.begin[example] - np.cumsum(length) + length, length) + np.arange(length.sum())
+    rest, answer = np.divmod(kind_values[sets.kinds[rows]], 3)
     rest, at_cells = np.divmod(rest, cell_values.size)
     at_shift, at_heat = np.divmod(rest, heat_values.size)
     first, last = np.divmod(cell_values[at_cells], CELLS + 1)
     shown = cell_values[at_cells] > 0
     count = np.zeros(example.size, np.int64)
-    np.add.at(count, pattern, weights)
+    np.add.at(count, sets.number, weights)
     return Counts(
         count=count,
         label=labels[example],

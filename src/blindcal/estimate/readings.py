@@ -252,27 +252,57 @@ def count_patterns(
     soft = ~hard & ~shown
     snapped = np.where((temperatures == 0) & ~gumbel, edges, shifts)  # rounds noisy thresholds to edges
     asked = np.column_stack([snapped[soft], temperatures[soft], answers[soft], gumbel[soft]])
-    types, sets, rows = _answer_sets(asked, items[soft], n)
-    # one integer per pattern, intervals before curves: much faster to compare than rows of numbers
-    key = (((rows + 1) * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
-    unique, of_item = np.unique(key, return_inverse=True)
-    rest, last = np.divmod(unique, CELLS + 1)
-    rest, first = np.divmod(rest, CELLS + 1)
-    row, label = rest // 2 - 1, rest % 2
-    interval = row < 0
-    label_of, row = label[~interval], row[~interval]
-    responses = Responses(types, sets, noise, row, first[~interval], last[~interval])
+    types, kind = np.unique(asked, axis=0, return_inverse=True)
+    sets = packed(kind.reshape(-1), items[soft], np.zeros(n, np.int64))
+    # one integer per pattern, intervals before curves
+    key = ((sets.number * 2 + labels) * (CELLS + 1) + low) * (CELLS + 1) + high
+    _, example, of_item = np.unique(key, return_index=True, return_inverse=True)
+    curved = sets.size[example] > 0
+    sharp, noisy = example[~curved], example[curved]
+    responses = Responses(types, noise, sets, sets.number[noisy], low[noisy], high[noisy])
     return Patterns(
-        start=(label * CELLS + first)[interval],
-        stop=(label * CELLS + last)[interval],
-        curve_labels=label_of,
-        curves=responses.curves(axis, label_of),
+        start=labels[sharp] * CELLS + low[sharp],
+        stop=labels[sharp] * CELLS + high[sharp],
+        curve_labels=labels[noisy],
+        curves=responses.curves(axis, labels[noisy]),
         counts=np.bincount(of_item.reshape(-1), weights=weights).astype(np.float64),
-        of_item=of_item.astype(np.int64),
+        of_item=of_item.reshape(-1).astype(np.int64),
         contradictions=int(weights[at_least >= below].sum()),
         axis=axis,
         responses=responses,
     )
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Items numbered by the kinds of their answers, and the sorted ``kinds`` of all items, one after another.
+
+    Items with the same kinds of answers have the same ``number``; ``example`` is an item of each number. An
+    item has ``size`` answers, which begin at ``begin``.
+    """
+
+    number: IntArray
+    example: IntArray
+    kinds: IntArray
+    begin: IntArray
+    size: IntArray
+
+
+def packed(kind: IntArray, owner: IntArray, start: IntArray) -> Packed:
+    """Number items by ``start`` and the kinds of their answers, in this order; ``owner`` has the items.
+
+    One integer per item, to which one answer is added at a time, is much faster to compare than rows.
+    """
+    kinds = kind[np.lexsort((kind, owner))]
+    size = np.bincount(owner, minlength=start.size)
+    begin = np.cumsum(size) - size
+    number, base = start, int(kinds.max(initial=0)) + 2
+    for nth in range(int(size.max(initial=0))):
+        has = size > nth
+        following = np.zeros(start.size, np.int64)
+        following[has] = kinds[begin[has] + nth] + 1
+        number = np.unique(number * base + following, return_inverse=True)[1]
+    return Packed(number, np.unique(number, return_index=True)[1], kinds, begin, size)
 
 
 @dataclass(frozen=True)
@@ -284,17 +314,17 @@ class Responses:
     types : array of shape (types, 4)
         The distinct answers: shift (the edge, for a threshold), temperature, answer, and whether the other
         answers had Gumbel numbers.
-    sets : array of shape (sets, most answers)
-        The types in each set, padded by -1.
     noise : Noise
         The noise of threshold answers.
+    sets : Packed
+        The sets of answers of all items.
     which, first, last : arrays of shape (curves,)
         For each pattern the number of its set, and the half-open interval of cells that sharp answers leave.
     """
 
     types: FloatArray
-    sets: IntArray
     noise: Noise
+    sets: Packed
     which: IntArray
     first: IntArray
     last: IntArray
@@ -307,54 +337,39 @@ class Responses:
 
     def _of_sets(self, axis: Axis) -> FloatArray:
         """P(set of answers | cell) for each label, shape (2, sets, CELLS); 0 below the first cell."""
-        found = np.zeros((2, len(self.sets), CELLS))
-        if not len(self.sets):
-            return found
+        sets = self.sets
+        found = np.zeros((2, sets.example.size, CELLS))
         axis = axis.from_first
         log_seen, there = self._log_responses(axis), found[..., CELLS - len(axis.nodes) :]
+        answered = np.flatnonzero(sets.size[sets.example])
         step = max(1, 4096 // axis.weights.size)
-        for first in range(0, len(self.sets), step):
-            part = slice(first, first + step)
-            there[0, part], there[1, part] = axis.averaged(log_seen[self.sets[part]].sum(axis=1))
+        for at in range(0, answered.size, step):
+            some = answered[at : at + step]
+            begin, size = sets.begin[sets.example[some]], sets.size[sets.example[some]]
+            total = log_seen[sets.kinds[begin]]
+            for nth in range(1, int(size.max())):
+                more = size > nth
+                total[more] += log_seen[sets.kinds[begin[more] + nth]]
+            there[0, some], there[1, some] = axis.averaged(total)
         return found
 
     def _log_responses(self, axis: Axis) -> FloatArray:
-        """Log-probability of each type at the nodes of the axis; the last row is for the padding."""
+        """Log-probability of each type at the nodes of the axis."""
         types, noise = self.types, self.noise
         sign = np.where(types[:, 2] == POSITIVE, 1.0, -1.0)[:, None, None]
         gumbel = types[:, 3] > 0
         cold, warm = (types[:, 1] == 0) & ~gumbel, (types[:, 1] > 0) & ~gumbel
         shift, temperature = types[:, :1, None], types[:, 1:2, None]
-        log_seen = np.zeros((types.shape[0] + 1, *axis.nodes.shape))
+        log_seen = np.zeros((types.shape[0], *axis.nodes.shape))
         middle = MID_S[CELLS - len(axis.nodes) :, None]
         away = sign[cold] * (middle - EDGES_S[types[cold, 0].astype(np.int64)][:, None, None])
         flips = log_ndtr(away / noise.jitter) if noise.jitter else np.where(away > 0, 0.0, -np.inf)
         if noise.flip_rate:
             flips = np.logaddexp(np.log(noise.flip_rate), np.log1p(-2 * noise.flip_rate) + flips)
-        log_seen[:-1][cold] = flips
-        log_seen[:-1][warm] = log_expit(sign[warm] * (axis.nodes + shift[warm]) / temperature[warm])
+        log_seen[cold] = flips
+        log_seen[warm] = log_expit(sign[warm] * (axis.nodes + shift[warm]) / temperature[warm])
         none = -np.exp(np.minimum(-(axis.nodes + shift[gumbel]), 700.0))  # log P(no other answer wins)
         with np.errstate(divide="ignore"):
             seen = np.where(sign[gumbel] > 0, none, np.log(-np.expm1(none)))
-        log_seen[:-1][gumbel] = np.maximum(seen, _LEAST)
+        log_seen[gumbel] = np.maximum(seen, _LEAST)
         return log_seen
-
-
-def _answer_sets(asked: FloatArray, items: IntArray, n: int) -> tuple[FloatArray, IntArray, IntArray]:
-    """Types and sets of noisy answers as in `Responses`, and the number of each item's set (-1 if none).
-
-    The columns of ``asked`` are those of the types.
-    """
-    of_item = np.full(n, -1)
-    if items.size == 0:
-        return np.empty((0, 4)), np.empty((0, 0), np.int64), of_item
-    types, code = np.unique(asked, axis=0, return_inverse=True)
-    code = code.reshape(-1)
-    order = np.lexsort((code, items))
-    code, owner = code[order], items[order]
-    who, begin, size = np.unique(owner, return_index=True, return_counts=True)
-    padded = np.full((who.size, size.max()), -1)
-    padded[np.repeat(np.arange(who.size), size), np.arange(owner.size) - np.repeat(begin, size)] = code
-    sets, which = np.unique(padded, axis=0, return_inverse=True)
-    of_item[who] = which.reshape(-1)
-    return types, sets, of_item

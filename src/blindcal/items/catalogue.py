@@ -19,7 +19,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.items import inspect_logs, lm_eval_logs
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, json_list
 from blindcal.items.files import Items, collect, load
-from blindcal.items.record_files import READERS, Record, csv_records, plain, read_records
+from blindcal.items.record_files import READERS, Record, plain, read_records
 from blindcal.items.record_format import WORDS_FIELD, RecordFormat
 from blindcal.text import listed, printable
 
@@ -93,7 +93,7 @@ class DataSet:
 
     def _local(self, folder: Path) -> Iterator[Record]:
         for path in self._files(folder):
-            yield from _headless(path) if _is_headless(path) else read_records(path)
+            yield from read_records(path)
 
     def _files(self, folder: Path) -> list[Path]:
         if folder.is_file():
@@ -149,11 +149,7 @@ def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
             }
 
 
-_MMLU_FILES = (
-    *("mmlu_test.*", "mmlu/all/test*", "mmlu/test*", "all/test*", "test.*", "test-*"),
-    *("mmlu/data/test/*_test.csv", "data/test/*_test.csv", "test/*_test.csv", "*_test.csv"),
-)
-
+_MMLU_FILES = ("mmlu_test.*", "all/test*", "test*")
 
 #: The sets that are known by name, besides the built-in questions.
 SETS = {
@@ -163,10 +159,7 @@ SETS = {
             name="boolq",
             about="BoolQ, validation: 3,270 yes/no questions about a passage (CC BY-SA 3.0)",
             hosted=HubDataSet("google/boolq", None, "validation"),
-            files=(
-                *("boolq_validation.*", "boolq/validation*", "boolq/data/validation*", "BoolQ/val.jsonl*"),
-                *("boolq/dev.jsonl*", "data/validation*", "validation*", "dev.jsonl*", "val.jsonl*"),
-            ),
+            files=("boolq_validation.*", "data/validation*", "validation*"),
             rows=3270,
             template="Passage: {passage}\nQuestion: {question}?\nAnswer True or False.",
             words=("True", "False"),
@@ -340,7 +333,7 @@ def _letter(answer: Any) -> str:
 
 
 def _choices(row: Record) -> list[str]:
-    given = row["choices"] if "choices" in row else [_first(row, letter) for letter in MMLU_LETTERS]
+    given = _first(row, "choices")
     if isinstance(given, str):  # a CSV cell
         given = json_list(given)
     if not isinstance(given, list) or len(given) != len(MMLU_LETTERS):
@@ -350,16 +343,3 @@ def _choices(row: Record) -> list[str]:
 
 def _readable(path: Path) -> bool:
     return path.is_file() and path.name.lower().removesuffix(".gz").endswith(tuple(READERS))
-
-
-def _is_headless(path: Path) -> bool:
-    """Whether this is one subject's file as MMLU's authors publish it: no header, the subject in its name."""
-    if path.suffix != ".csv" or not path.stem.endswith("_test") or path.stem == "mmlu_test":
-        return False
-    return "question" not in next(read_records(path), {})
-
-
-def _headless(path: Path) -> Iterator[Record]:
-    subject = path.stem.removesuffix("_test")
-    for _, row in csv_records(path, ("question", *MMLU_LETTERS, "answer")):
-        yield {**row, "subject": subject}

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
@@ -108,12 +108,11 @@ def _json_records(path: Path) -> Numbered:
             yield where, record
 
 
-def csv_records(path: Path, names: Sequence[str] | None = None, delimiter: str = ",") -> Numbered:
-    """The rows of a table; ``names`` are those of its columns if it has no header."""
+def _csv(path: Path, delimiter: str = ",") -> Numbered:
     limit = csv.field_size_limit(sys.maxsize)  # the default refuses a prompt over 128 kB
     try:
         with io.TextIOWrapper(_binary(path), encoding="utf-8-sig", newline="") as text:
-            rows = csv.DictReader(text, names, delimiter=delimiter, strict=True)
+            rows = csv.DictReader(text, delimiter=delimiter, strict=True)
             for row in rows:
                 where = f"line {rows.line_num}"
                 if None in row:
@@ -147,8 +146,8 @@ def _parquet(path: Path) -> Numbered:
 JSON_LINES = (".jsonl", ".ndjson")
 READERS: dict[str, Callable[[Path], Numbered]] = {
     **dict.fromkeys(JSON_LINES, _json_records),
-    ".csv": csv_records,
-    ".tsv": partial(csv_records, delimiter="\t"),
+    ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
     ".parquet": _parquet,
 }
 
@@ -159,7 +158,7 @@ def _binary(path: Path) -> BinaryIO:
 
 def decode(line: bytes) -> Record:
     """A line of JSON as a record."""
-    from blindcal.untrusted_json import JsonError, read_json  # scores are read without it
+    from blindcal.json_form import JsonError, read_json  # scores are read without it
 
     try:
         record = read_json(line.removeprefix(_BOM))

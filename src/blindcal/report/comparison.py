@@ -36,30 +36,30 @@ OTHER_SEMANTICS = (
 LOWER_IS_BETTER = ("ece", "brier", "log_loss")
 
 
-def verdict(one: Difference) -> str:
+def verdict(row: Difference) -> str:
     """What the interval of a difference shows."""
-    if 0 in one.difference:
+    if 0 in row.difference:
         return "no difference shown"
-    return "higher in B" if float(one.difference) > 0 else "lower in B"
+    return "higher in B" if float(row.difference) > 0 else "lower in B"
 
 
-def better(one: Difference) -> str | None:
+def better(row: Difference) -> str | None:
     """The run that a significant difference favours, ``A`` or ``B``; ``None`` if it is not significant."""
-    if 0 in one.difference:
+    if 0 in row.difference:
         return None
-    return "B" if (float(one.difference) < 0) == (one.quantity in LOWER_IS_BETTER) else "A"
+    return "B" if (float(row.difference) < 0) == (row.quantity in LOWER_IS_BETTER) else "A"
 
 
-def headline(found: RunComparison) -> tuple[str, ...]:
+def headline(comparison: RunComparison) -> tuple[str, ...]:
     """What the comparison shows: first the calibration error, then the other quantities.
 
     If a single quantity other than the ECE differs, the last sentence says that this may be chance.
     """
-    ece = next(one for one in found.differences if one.quantity == "ece")
-    others = [one for one in found.differences if one.quantity != "ece"]
+    ece = next(row for row in comparison.differences if row.quantity == "ece")
+    others = [row for row in comparison.differences if row.quantity != "ece"]
     a, b, off = float(ece.first), float(ece.second), float(ece.difference)
     ends = [100 * abs(end or 0.0) for end in (ece.difference.low, ece.difference.high)]
-    sure = f"{found.level:.0%} sure"
+    sure = f"{comparison.level:.0%} sure"
     if better(ece) is None:
         first = (
             f"The runs do not differ significantly in calibration error: A has {a:.1%}, B has {b:.1%}, and "
@@ -70,21 +70,21 @@ def headline(found: RunComparison) -> tuple[str, ...]:
             f"B's calibration error is {100 * abs(off):.1f} points {'lower' if off < 0 else 'higher'} than "
             f"A's: {b:.1%} against {a:.1%} ({sure}: {min(ends):.1f} to {max(ends):.1f} points)."
         )
-    shown = [one for one in others if better(one) is not None]
+    shown = [row for row in others if better(row) is not None]
     if not shown:
-        names = listed([NAMES[one.quantity] for one in others])
+        names = listed([NAMES[row.quantity] for row in others])
         return (first, f"{names[0].upper()}{names[1:]} do not differ significantly.")
     directions = []
     for side in ("higher", "lower"):
-        those = [NAMES[one.quantity] for one in shown if verdict(one) == f"{side} in B"]
+        those = [NAMES[row.quantity] for row in shown if verdict(row) == f"{side} in B"]
         if those:
             directions.append(f"{listed(those)} {'is' if len(those) == 1 else 'are'} {side}")
     text = f"{' and '.join(directions)} in B."
     sentences = [first, f"{text[0].upper()}{text[1:]}"]
     if better(ece) is None and len(shown) == 1:
-        chance = min(1.0, (1 - found.level) * len(found.differences))
+        chance = min(1.0, (1 - comparison.level) * len(comparison.differences))
         sentences.append(
-            f"This may be chance: with {len(found.differences)} quantities, up to {chance:.0%} of "
+            f"This may be chance: with {len(comparison.differences)} quantities, up to {chance:.0%} of "
             "comparisons between identical models show at least one difference."
         )
     return tuple(sentences)
@@ -109,17 +109,17 @@ def _settings(run: Run) -> dict[str, Any]:
     return kept | known | {"semantics": result.semantics}
 
 
-def pairing(found: RunComparison) -> str:
+def pairing(comparison: RunComparison) -> str:
     """Which items the comparison uses, in words."""
-    if not found.paired:
+    if not comparison.paired:
         return (
             "not paired: the runs have no item in common, so the intervals are those of independent samples"
         )
-    text = f"paired on {found.common:,} items that both runs asked about"
-    if found.reworded:
-        text += f", {found.reworded:,} of them asked in other words"
-    if found.only_first + found.only_second:
-        text += f"; beside them A has {found.only_first:,} and B {found.only_second:,} of its own"
+    text = f"paired on {comparison.common:,} items that both runs asked about"
+    if comparison.reworded:
+        text += f", {comparison.reworded:,} of them asked in other words"
+    if comparison.only_first + comparison.only_second:
+        text += f"; beside them A has {comparison.only_first:,} and B {comparison.only_second:,} of its own"
     return text
 
 
@@ -129,9 +129,9 @@ def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tup
     from blindcal.report.style import root_figure
 
     words = wording_of(results[0])
-    shown = {name: shown_curve(one) for name, one in zip(names, results, strict=True)}
+    shown = {name: shown_curve(each) for name, each in zip(names, results, strict=True)}
     curves = {name: curve for name, curve in shown.items() if curve is not None}
-    bins = {name: one.bins for name, one in zip(names, results, strict=True)}
+    bins = {name: each.bins for name, each in zip(names, results, strict=True)}
     drawn = [
         Drawing(
             "calibration-curves",
@@ -146,31 +146,31 @@ def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tup
     return tuple(drawn)
 
 
-def labels_of(found: RunComparison) -> tuple[str, str]:
+def labels_of(comparison: RunComparison) -> tuple[str, str]:
     """Short names for the legend."""
-    one, two = (printable(model, 40) for model in found.models)
-    return (f"A: {one}", f"B: {two}")
+    first, second = (printable(model, 40) for model in comparison.models)
+    return (f"A: {first}", f"B: {second}")
 
 
-def comparison_page(found: RunComparison, drawn: Sequence[Drawing], runs: tuple[Run, Run]) -> str:
+def comparison_page(comparison: RunComparison, drawn: Sequence[Drawing], runs: tuple[Run, Run]) -> str:
     """One page: the headline, every difference, the curves of both runs and the settings that differ."""
     return (
         environment()
         .get_template("comparison.html")
         .render(
-            found=found,
-            headline=headline(found),
-            pairing=pairing(found),
+            comparison=comparison,
+            headline=headline(comparison),
+            pairing=pairing(comparison),
             few=FEW_ITEMS,
             measured=OTHER_SEMANTICS if len({run.result.semantics for run in runs}) > 1 else None,
             runs=tuple(zip("AB", runs, strict=True)),
             item_count=item_count,
-            rows=[(one, NAMES[one.quantity], verdict(one), better(one)) for one in found.differences],
+            rows=[(row, NAMES[row.quantity], verdict(row), better(row)) for row in comparison.differences],
             words=wording_of(runs[0].result),
             settings=differing(*runs),
-            drawings=[(one.name, one.svg()) for one in drawn],
-            level=level_percent(found.level),
-            chance=min(1.0, (1 - found.level) * len(found.differences)),
+            drawings=[(each.name, each.svg()) for each in drawn],
+            level=level_percent(comparison.level),
+            chance=min(1.0, (1 - comparison.level) * len(comparison.differences)),
             css=style("page.css", "comparison.css"),
         )
     )

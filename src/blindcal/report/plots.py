@@ -64,17 +64,17 @@ def plot_calibration_curve(
     """
     with drawing(ax) as axes:
         _gap_axes(axes, words)
-        known = [one for one in bins if one.gap.value is not None]
-        for one in known:
-            _gap_bar(axes, one, one.low, one.high, series(1 if float(one.gap) > 0 else 0))
+        known = [each for each in bins if each.gap.value is not None]
+        for each in known:
+            _gap_bar(axes, each.gap, each.low, each.high, series(1 if float(each.gap) > 0 else 0))
         _zero_line(axes)
         _room_for_words(axes)
         _words(axes, 0.015, 0.98, "predicted > observed", va="top")
         _words(axes, 0.015, 0.02, "predicted < observed", va="bottom")
-        for one in bins:
-            if one.gap.value is None:
-                _words(axes, (one.low + one.high) / 2, 0.6, "?", ha="center")
-        total = sum(abs(float(one.gap)) for one in known) if len(known) == len(bins) else None
+        for each in bins:
+            if each.gap.value is None:
+                _words(axes, (each.low + each.high) / 2, 0.6, "?", ha="center")
+        total = sum(abs(float(each.gap)) for each in known) if len(known) == len(bins) else None
         _title(axes, f"ECE {ece or Estimate(total):.3f}")
     return axes
 
@@ -86,11 +86,11 @@ def plot_calibration_curves(
     with drawing(ax, WIDTH, HEIGHT + _legend_height(runs)) as axes:
         _gap_axes(axes, words)
         for which, bins in enumerate(runs.values()):
-            for one in bins:
-                if one.gap.value is not None:
-                    slot = 0.9 * (one.high - one.low) / len(runs)
-                    left = one.low + 0.05 * (one.high - one.low) + which * slot
-                    _gap_bar(axes, one, left, left + slot, series(which))
+            for each in bins:
+                if each.gap.value is not None:
+                    slot = 0.9 * (each.high - each.low) / len(runs)
+                    left = each.low + 0.05 * (each.high - each.low) + which * slot
+                    _gap_bar(axes, each.gap, left, left + slot, series(which))
         _zero_line(axes)
         for which, name in enumerate(runs):
             axes.bar(np.nan, np.nan, color=series(which), label=short_name(name))
@@ -114,7 +114,7 @@ def plot_reliability(
         if curve is not None:
             band = "" if curve.level is None else f", {level_percent(curve.level)} band"
             _reliability_line(axes, curve, 0, f"curve{band}")
-        dots = [(one.predicted, one.observed, one.share) for one in bins if one.observed is not None]
+        dots = [(each.predicted, each.observed, each.share) for each in bins if each.observed is not None]
         if dots:
             predicted, observed, shares = np.array(dots, float).T
             axes.scatter(
@@ -158,9 +158,9 @@ def plot_confidence(
         if confidence is None:
             _not_estimated(axes)
             return axes
-        reach = max(*confidence.positives, *confidence.negatives) or 1.0
-        axes.set_ylim(-1.3 * reach, 1.3 * reach)  # a strip above and below for labels
-        axes.set_yticks([tick for tick in axes.get_yticks() if abs(tick) <= 1.1 * reach])
+        highest = max(*confidence.positives, *confidence.negatives) or 1.0
+        axes.set_ylim(-1.3 * highest, 1.3 * highest)  # a strip above and below for labels
+        axes.set_yticks([tick for tick in axes.get_yticks() if abs(tick) <= 1.1 * highest])
         for shares, sign, which in ((confidence.positives, 1, 0), (confidence.negatives, -1, 1)):
             heights = sign * np.array(shares, float)
             axes.stairs(heights, confidence.edges, fill=True, color=(series(which), 0.75), edgecolor="none")
@@ -278,7 +278,7 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
     words, bins, curve = wording_of(result), result.bins, shown_curve(result)
     axes = plot_calibration_curve(bins, ece=result.ece, words=words)
     drawn = [("calibration-curve", alt_text.calibration_curve(bins, result.ece), axes)]
-    if curve is not None or any(one.observed is not None for one in bins):
+    if curve is not None or any(each.observed is not None for each in bins):
         axes = plot_reliability(curve, bins=bins, words=words)
         drawn.append(("reliability", alt_text.reliability(curve, bins, words), axes))
     if result.confidence is not None:
@@ -296,11 +296,11 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
 def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]:
     """Write each figure as PNG and SVG; the same numbers give the same bytes."""
     written = []
-    for one in drawings:
+    for each in drawings:
         for kind in ("png", "svg"):
-            written.append(Path(folder) / f"{one.name}.{kind}")
+            written.append(Path(folder) / f"{each.name}.{kind}")
             with atomic_write(written[-1]) as draft:
-                draft.write_bytes(file_bytes(one.figure, kind))
+                draft.write_bytes(file_bytes(each.figure, kind))
     return written
 
 
@@ -310,10 +310,10 @@ def _gap_axes(axes: Axes, words: Wording) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def _gap_bar(axes: Axes, one: Bin, left: float, right: float, color: str) -> None:
+def _gap_bar(axes: Axes, gap: Estimate, left: float, right: float, color: str) -> None:
     width, middle = right - left, (left + right) / 2
-    axes.bar(middle, float(one.gap), 0.86 * width, color=color, zorder=2)
-    if (low := one.gap.low) is not None and (high := one.gap.high) is not None:
+    axes.bar(middle, float(gap), 0.86 * width, color=color, zorder=2)
+    if (low := gap.low) is not None and (high := gap.high) is not None:
         cap = min(0.12 * width, 0.02)
         axes.vlines(middle, low, high, color=ink(FULL), linewidth=1.1, zorder=3)
         axes.hlines([low, high], middle - cap, middle + cap, color=ink(FULL), linewidth=1.1, zorder=3)
@@ -354,8 +354,8 @@ def _zero_line(axes: Axes) -> None:
 def _room_for_words(axes: Axes) -> None:
     """Set y limits that include zero and leave a strip above and below for labels."""
     low, high = axes.get_ylim() if axes.patches else (0.0, 0.0)
-    reach = max(high, -low, 0.01)
-    axes.set_ylim(min(low, -0.25 * reach) - 0.12 * reach, max(high, 0.25 * reach) + 0.12 * reach)
+    highest = max(high, -low, 0.01)
+    axes.set_ylim(min(low, -0.25 * highest) - 0.12 * highest, max(high, 0.25 * highest) + 0.12 * highest)
 
 
 def _words(axes: Axes, x: float, y: float, words: str, **how: object) -> None:
@@ -373,8 +373,8 @@ def _title(axes: Axes, words: str) -> None:
 
 def _legend(axes: Axes) -> None:
     names = [str(name) for name in axes.get_legend_handles_labels()[1]]
-    found = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=_columns(names), borderaxespad=0.3)
-    for text in found.get_texts():
+    legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=_columns(names), borderaxespad=0.3)
+    for text in legend.get_texts():
         text.set_parse_math(False)
 
 
@@ -398,7 +398,7 @@ def _amount(cost: float) -> str:
 
 def _columns_of(estimates: Sequence[Estimate]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Values, lower ends and upper ends; NaN if unknown."""
-    ends = [(one.value, one.low, one.high) for one in estimates]
+    ends = [(each.value, each.low, each.high) for each in estimates]
     value, low, high = np.array(ends, float).reshape(-1, 3).T
     return value, low, high
 

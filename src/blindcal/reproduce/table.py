@@ -86,7 +86,15 @@ class TableRun:
         measured = []
         for queries in self.budgets:
             used = answers.rows(slice(queries * labels.size))
-            evidence = Evidence(base, design, labels, used, estimator=estimator, bins=self.bins, resamples=0)
+            evidence = Evidence(
+                method=base,
+                design=design,
+                labels=labels,
+                answers=used,
+                estimator=estimator,
+                bins=self.bins,
+                resamples=0,
+            )
             findings = estimate(evidence, brief=True)
             measured.append(
                 Measured(
@@ -238,7 +246,7 @@ class Column:
             if np.isfinite(each.ece):
                 rows.setdefault(each.row, []).append(each)
         wanted = {row: self.semantics_of(row.method) for row in rows}
-        oracles = {one: float(oracle_of(self.source, self.bins, one).ece) for one in set(wanted.values())}
+        oracles = {each: float(oracle_of(self.source, self.bins, each).ece) for each in wanted.values()}
         return {row: Entry(tuple(measured), oracles[wanted[row]]) for row, measured in rows.items()}
 
     def queries_of(self, row: Row) -> float:

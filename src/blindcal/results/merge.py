@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.estimate.findings import Findings
-from blindcal.estimate.margins import AnswerMargins
+from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.repeated_prompts import repeated_prompts
@@ -41,12 +40,12 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
     result = whole.result
     queries = METHODS[result.method].usual_queries(several=whole.choices is not None)
     evidence = Evidence(
-        result.method,
-        make_design(result.method, whole.labels, queries=queries, choices=whole.choices),
-        whole.labels,
-        whole.answered,
-        whole.groups,
-        whole.parts if result.by is not None else None,
+        method=result.method,
+        design=make_design(result.method, whole.labels, queries=queries, choices=whole.choices),
+        labels=whole.labels,
+        answers=whole.answered,
+        groups=whole.groups,
+        parts=whole.parts if result.by is not None else None,
         estimator="latent",
         bins=len(result.bins),
         level=result.level,

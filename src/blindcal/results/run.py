@@ -5,6 +5,7 @@ The run file is read once and closed, so that another process can continue the r
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,12 +16,11 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.fitting import excess_of, fit_problem
 from blindcal.estimate.latent.operating import ChosenThreshold
 from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.estimate.simultaneous import level_of_each
+from blindcal.estimate.uncertainty import level_of_each
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
 from blindcal.records import AnswerTable, IntArray
@@ -69,6 +69,14 @@ class Run:
     def __repr__(self) -> str:
         result, items = self.result, self.labels.size
         return f"Run({str(self.folder)!r}, {result.model!r}, {items:,} items, ECE {result.ece:.4f})"
+
+    @property
+    def digest(self) -> str:
+        """What tells the run from others, wherever it is: its settings and all answers."""
+        digest = hashlib.blake2b(msgspec.json.encode(self.settings), digest_size=16)
+        for column in (self.answered.items, self.answered.shifts, self.answered.answers):
+            digest.update(np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()
 
     @property
     def groups(self) -> IntArray | None:

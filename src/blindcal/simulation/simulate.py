@@ -183,7 +183,14 @@ def simulate(
         answer = ask if choices is None else ask_choices
         answers = answer(design, known, seed=at, jitter=jitter, logprobs=used.logprobs)
         evidence = Evidence(
-            method, design, y, answers, estimator=estimator, bins=bins, resamples=0, choices=choices
+            method=method,
+            design=design,
+            labels=y,
+            answers=answers,
+            estimator=estimator,
+            bins=bins,
+            resamples=0,
+            choices=choices,
         )
         ece = estimate(evidence, brief=True).ece.value
         if ece is None:

@@ -43,7 +43,6 @@ _TABLES = """
     CREATE TABLE looks (
         look INTEGER PRIMARY KEY, at TEXT NOT NULL, items INTEGER NOT NULL,
         answered INTEGER, anchors INTEGER);
-    CREATE TABLE days (day TEXT PRIMARY KEY, before TEXT NOT NULL, latest TEXT NOT NULL) WITHOUT ROWID;
 """
 
 

@@ -10,18 +10,22 @@ number i.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
-from blindcal.records import UNLABELLED, Arrival, Item, Message, Position, Usage
+from blindcal.records import UNLABELLED, Arrival, Item, Message, Position
 from blindcal.store.run_file import transaction, translated
-from blindcal.store.run_store import UNASKED, Store, StoredReply, item_row
+from blindcal.store.run_store import UNASKED, Store, item_row
+from blindcal.store.stored import StoredReply
+
+_NEXT_ITEM = "SELECT COALESCE(MAX(item) + 1, 0) FROM items"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCounts:
     """What a stream held so far: different records, and what is wrong with others.
 
@@ -72,7 +76,9 @@ class WatchStore(Store):
 
     def counts(self) -> StreamCounts:
         """What the stream held so far."""
-        return msgspec.convert(self.note("stream") or {}, StreamCounts)
+        early = "SELECT COUNT(*) FROM labels WHERE id NOT IN (SELECT id FROM seen)"
+        ((records, early_labels),) = self._execute(f"SELECT (SELECT COUNT(*) FROM seen), ({early})")
+        return StreamCounts(records=records, early=early_labels, **(self.note("stream") or {}))
 
     def begin_look(
         self,
@@ -84,25 +90,49 @@ class WatchStore(Store):
         unreadable: int = 0,
     ) -> Look:
         """Begin a look with what has arrived, all or nothing; ``chosen`` says which items are asked."""
-        ((so_far, items),) = self._execute(
-            "SELECT (SELECT COUNT(*) FROM looks), (SELECT COUNT(*) FROM items)"
-        )
         with translated(self.path), transaction(self._db):
-            counting = _Counting(self._db.execute, so_far + 1, items, self.counts())
-            for one in arrivals:
-                counting.add(one, chosen)
-            counts = counting.counts
-            self.set_note(
-                "stream",
-                msgspec.to_builtins(replace(counts, unreadable=counts.unreadable + unreadable)),
-            )
+            number = self._one("SELECT COUNT(*) FROM looks") + 1
+            odd = Counter(self.note("stream") or {})
+            odd["unreadable"] += unreadable
+            for arrival in arrivals:
+                odd.update(self._take(arrival, number, chosen))
+            self.set_note("stream", dict(odd))
             for stream, files in positions.items():
                 for file, position in files.items():
                     row = (stream, file, position.place, position.mark)
                     self._change("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", *row)
-            look = Look(so_far + 1, at, counting.items)
-            self._change("INSERT INTO looks VALUES (?, ?, ?, NULL, NULL)", look.number, at, look.items)
+            look = Look(number, at, self._one(_NEXT_ITEM))
+            self._change("INSERT INTO looks VALUES (?, ?, ?, NULL, NULL)", number, at, look.items)
         return look
+
+    def _take(self, arrival: Arrival, look: int, chosen: Callable[[str], bool]) -> Iterator[str]:
+        """Add an item and a label that are not known yet; yields what else the record is, as counted."""
+        name, item = arrival.id, arrival.item
+        known = self._one("SELECT digest FROM seen WHERE id = ?", name)
+        new = known is None and item is not None
+        if item is not None and known is None:
+            number = self._one(_NEXT_ITEM) if chosen(name) else None
+            self._change("INSERT INTO seen VALUES (?, ?, ?)", name, arrival.digest, number)
+            if number is not None:
+                row = item_row(number, item, keep_prompts=True)
+                self._change("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        elif item is not None and known != arrival.digest:
+            yield "conflicts"
+            return
+        if arrival.problem:
+            yield "unreadable"
+        label = self._one("SELECT label FROM labels WHERE id = ?", name)
+        if arrival.label != UNLABELLED and label is None:
+            self._change("INSERT INTO labels VALUES (?, ?, ?)", name, arrival.label, look)
+        elif arrival.label not in (UNLABELLED, label):
+            yield "conflicts"
+        elif not new:
+            yield "duplicates"
+
+    def _one(self, statement: str, *values: object) -> Any:
+        """The first column of the first row; ``None`` if there is none."""
+        row = self._db.execute(statement, values).fetchone()
+        return None if row is None else row[0]
 
     # Items and labels
 
@@ -163,13 +193,11 @@ class WatchStore(Store):
 
     def looks(self) -> list[Look]:
         """All looks, in order; the last one may not be over."""
-        rows = self._execute("SELECT look, at, items, answered, anchors FROM looks ORDER BY look")
-        return [Look(*row) for row in rows]
+        return [Look(*row) for row in self._execute("SELECT * FROM looks ORDER BY look")]
 
     def last_look(self) -> Look | None:
         """The last look, over or not; ``None`` if there was none."""
-        columns = "look, at, items, answered, anchors"
-        rows = self._execute(f"SELECT {columns} FROM looks ORDER BY look DESC LIMIT 1")
+        rows = self._execute("SELECT * FROM looks ORDER BY look DESC LIMIT 1")
         return Look(*rows[0]) if rows else None
 
     def end_look(self, look: Look, answered: int, anchors: int) -> Look:
@@ -181,7 +209,7 @@ class WatchStore(Store):
 
     def rounds_within(self, answered: int) -> int:
         """The number of rounds whose queries are all among the first ones."""
-        return int(self._execute("SELECT COUNT(*) FROM rounds WHERE first + size <= ?", answered)[0][0])
+        return int(self._one("SELECT COUNT(*) FROM rounds WHERE first + size <= ?", answered))
 
     def answered_rounds(self, since: int) -> int:
         """The number of queries in rounds that are answered to the end, given how many were before."""
@@ -195,24 +223,23 @@ class WatchStore(Store):
 
     def asked_items(self) -> int:
         """The number of items that are part of a round."""
-        return int(self._execute("SELECT COALESCE(MAX(first + size), 0) FROM rounds")[0][0])
+        return int(self._one("SELECT COALESCE(MAX(first + size), 0) FROM rounds"))
 
     # Anchors
 
-    def anchor_answers(self, begin: int = 0, end: int | None = None) -> list[AnchorAnswer]:
+    def anchor_answers(self, begin: int, end: int) -> list[AnchorAnswer]:
         """Answers to anchor queries, from number ``begin`` up to ``end``, in order."""
-        last = 2**62 if end is None else end
         rows = self._execute(
             "SELECT query, json_extract(body, '$.anchor'), json_extract(body, '$.up'), answer FROM replies "
             "WHERE kind = 'anchor' AND outcome AND query >= ? AND query < ? ORDER BY query",
             begin,
-            last,
+            end,
         )
         return [AnchorAnswer(number, anchor, bool(up), answer) for number, anchor, up, answer in rows]
 
     def count_anchors(self) -> int:
         """The number of answered anchor queries."""
-        return int(self._execute("SELECT COUNT(*) FROM replies WHERE kind = 'anchor'")[0][0])
+        return int(self._one("SELECT COUNT(*) FROM replies WHERE kind = 'anchor'"))
 
     def add_anchor_answers(self, answers: Sequence[AnchorAnswer]) -> None:
         """Store answers to anchor queries, all or none; what they cost is stored with the replies."""
@@ -231,76 +258,3 @@ class WatchStore(Store):
                 if one.number >= known
             ]
         )
-
-    # Days
-
-    def spent_before(self, day: str, total: Usage) -> tuple[str, Usage]:
-        """The latest day so far (ISO 8601), and what had been used before it; ``total`` is used by now.
-
-        A clock that goes back does not begin a day again. What was under way when a day ended counts for both
-        days.
-        """
-        rows = self._execute("SELECT day, before, latest FROM days ORDER BY day DESC LIMIT 1")
-        encoded = msgspec.json.encode(total).decode()
-        if rows and rows[0][0] >= day:
-            day, before, _ = rows[0]
-            self._change("UPDATE days SET latest = ? WHERE day = ?", encoded, day)
-        else:
-            before = rows[0][2] if rows else encoded
-            self._change("INSERT INTO days VALUES (?, ?, ?)", day, before, encoded)
-        return day, msgspec.json.decode(before, type=Usage)
-
-
-class _Counting:
-    """Puts arrivals into the tables one by one, and counts what they are."""
-
-    def __init__(
-        self, execute: Callable[..., sqlite3.Cursor], look: int, items: int, counts: StreamCounts
-    ) -> None:
-        self._execute, self._look = execute, look
-        self.items, self.counts = items, counts
-
-    def add(self, one: Arrival, chosen: Callable[[str], bool]) -> None:
-        """Add an item that is not known yet, and a label that is not known yet."""
-        known = self._one("SELECT digest FROM seen WHERE id = ?", one.id)
-        new = known is None and one.item is not None
-        if one.item is not None and known is None:
-            self._see(one, one.item, chosen(one.id))
-        elif one.item is not None and known != one.digest:
-            self._count("conflicts")
-            return
-        if one.problem:
-            self._count("unreadable")
-        if one.label != UNLABELLED:
-            self._label(one, new=new, there=new or known is not None)
-        elif not new:
-            self._count("duplicates")
-
-    def _see(self, one: Arrival, item: Item, chosen: bool) -> None:
-        number = self.items if chosen else None
-        self._execute("INSERT INTO seen VALUES (?, ?, ?)", (one.id, one.digest, number))
-        if chosen:
-            row = item_row(self.items, item, keep_prompts=True)
-            self._execute("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            self.items += 1
-        self._count("records")
-        if self._one("SELECT 1 FROM labels WHERE id = ?", one.id) is not None:
-            self._count("early", -1)
-
-    def _label(self, one: Arrival, *, new: bool, there: bool) -> None:
-        known = self._one("SELECT label FROM labels WHERE id = ?", one.id)
-        if known is None:
-            self._execute("INSERT INTO labels VALUES (?, ?, ?)", (one.id, one.label, self._look))
-            if not there:
-                self._count("early")
-        elif known != one.label:
-            self._count("conflicts")
-        elif not new:
-            self._count("duplicates")
-
-    def _one(self, statement: str, *values: object) -> object:
-        row = self._execute(statement, values).fetchone()
-        return None if row is None else row[0]
-
-    def _count(self, name: str, by: int = 1) -> None:
-        self.counts = replace(self.counts, **{name: getattr(self.counts, name) + by})

@@ -10,12 +10,8 @@ the same to the last digit.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-import msgspec
-import numpy as np
 
 from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import opened_run
@@ -147,7 +143,7 @@ async def watch_async(
     async with opening as (store, governor):
         fixed = {"rate": rate, "level": level, "max_ece": max_ece, "by_field": by_field}
         named = {name: run.settings.get(name) for name in ("model", "base_url")}
-        store.begin({**named, "watch": "stream", "reference": _digest(run), **fixed}, ())
+        store.begin({**named, "watch": "stream", "reference": run.digest, **fixed}, ())
         intake = Intake(
             store,
             ArrivalReader(prompt, asked.settings.answer_words, by_field),
@@ -209,14 +205,6 @@ def open_reference(reference: Run | str | Path, *, force: bool = False) -> Run:
             options={"force": True},
         )
     return run
-
-
-def _digest(run: Run) -> str:
-    """What tells a run from others, wherever it is."""
-    digest = hashlib.blake2b(msgspec.json.encode(run.settings), digest_size=16)
-    for column in (run.answered.items, run.answered.shifts, run.answered.answers):
-        digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()
 
 
 def _check_numbers(rate: float, every: int, interval: float) -> None:

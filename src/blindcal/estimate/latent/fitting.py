@@ -1,26 +1,31 @@
 """`latent`: estimates the distribution of the hidden log-odds given the label (METHOD 4 to 6).
 
 Each answer is a censored (threshold) or noisy (sampled) reading of an item's log-odds. One likelihood takes
-any mixture of them, with any number of queries per item.
+any mixture of them, with any number of queries per item. With more than two answers, tests of the margin and
+other queries together show the excess, by which margin and log-odds differ; its posterior is approximated by
+a normal distribution around its mode, found on a lattice, and a fit at each of five points stands for it.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import checks
+from blindcal.estimate.axis import Excess, ExcessPosterior, margin_axis
 from blindcal.estimate.checks import ArrayLike, per_item
-from blindcal.estimate.latent.excess import excess_of
+from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.latent.fit import GivenFit, LatentFit
-from blindcal.estimate.latent.model import fit_ensemble
+from blindcal.estimate.latent.model import fit_ensemble, working_mode
 from blindcal.estimate.latent.resampling import Alternative, Resampling
 from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.estimate.readings import axis_of, read
-from blindcal.records import INVALID, NEGATIVE, AnswerTable, Noise
+from blindcal.estimate.readings import Patterns, axis_of, read
+from blindcal.records import INVALID, NEGATIVE, AnswerTable, FloatArray, Noise
 
 _OTHER_RESAMPLES = 300  # refits for the intervals of each other plausible noise, at most: limits the time
 
@@ -185,3 +190,66 @@ def _check_answered(problem: Problem) -> None:
         raise NotIdentifiedError(
             "shifts: all valid answers were forced by an infinite shift: nothing was asked"
         )
+
+
+_PRIOR, _SD = np.array([0.3, 0.0]), np.array([1.0, 1.5])  # of level and slope: vague
+_STEP = np.array([0.4, 0.8])  # of the lattice
+_FINEST = 0.1  # of the lattice's step, to measure the curvature
+_FURTHEST = 12  # steps of the search
+_LEAST_CURVATURE = 0.2  # of the log-posterior, where it looks flat or bends the wrong way
+
+
+def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> ExcessPosterior | None:
+    """What the readings say about the excess; ``None`` if no margin was tested: it does not matter then.
+
+    ``roughly`` is good enough to choose the next queries.
+    """
+    if problem.choices is None or not problem.hard.any():
+        return None
+    choices = problem.choices[problem.items]
+    first = read(problem, noise, margin_axis(choices, Excess(0.0, 0.0)))
+    return _find_excess(lambda excess: first.on(margin_axis(choices, excess)), roughly=roughly)
+
+
+def _find_excess(reading: Callable[[Excess], Patterns], *, roughly: bool) -> ExcessPosterior:
+    """Find the posterior of the excess; ``reading`` gives the patterns for one value of it."""
+    start = last = working_mode(reading(Excess(*_PRIOR)))
+    margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
+    centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())
+    found: dict[tuple[float, float], float] = {}
+
+    def value(point: FloatArray) -> float:
+        key = (round(float(point[0]), 6), round(float(point[1]), 6))
+        nonlocal last
+        if key not in found:
+            last = mode = working_mode(reading(Excess(*key, centre)), last)
+            found[key] = mode.evidence - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
+        return found[key]
+
+    best = _PRIOR
+    for _ in range(_FURTHEST):
+        values = {step: value(best + _STEP * step) for step in product((-1, 0, 1), repeat=2)}
+        step = max(values, key=lambda one: values[one])
+        if step == (0, 0):
+            break
+        best = best + _STEP * step
+    near = _quadratic(value, best, _STEP, centre)
+    if roughly:
+        return near
+    finer = np.clip(np.sqrt(np.diag(near.covariance)), _FINEST * _STEP, _STEP)
+    return _quadratic(value, best + np.clip(near.mean - best, -_STEP, _STEP), finer, centre)
+
+
+def _quadratic(
+    value: Callable[[FloatArray], float], at: FloatArray, step: FloatArray, centre: float
+) -> ExcessPosterior:
+    """The normal distribution whose log-density agrees with ``value`` at ``at`` and a step around it."""
+    v = {one: value(at + step * one) for one in product((-1, 0, 1), repeat=2)}
+    gradient = np.array([v[1, 0] - v[-1, 0], v[0, 1] - v[0, -1]]) / 2 / step
+    twist = (v[1, 1] - v[1, -1] - v[-1, 1] + v[-1, -1]) / 4
+    bend = v[1, 0] + v[-1, 0] - 2 * v[0, 0], v[0, 1] + v[0, -1] - 2 * v[0, 0]
+    curvature = -np.array([[bend[0], twist], [twist, bend[1]]]) / np.outer(step, step)
+    strength, axes = np.linalg.eigh(curvature)
+    covariance = (axes / np.maximum(strength, _LEAST_CURVATURE)) @ axes.T
+    move = np.clip(covariance @ gradient, -2 * step, 2 * step)
+    return ExcessPosterior(at + move, covariance, centre)
