@@ -74,16 +74,6 @@ def test_words_are_found_in_any_case() -> None:
     assert found.targets.words == ("Joy", "Fear", "Anger")
 
 
-@pytest.mark.parametrize("count", [3, 6, 12])
-def test_every_answer_is_piloted(count: int) -> None:
-    """However many answers there are, each gets at least one pilot query."""
-    letters = [chr(65 + k) for k in range(count)]
-    texts = letters + [f" {letter}" for letter in letters]
-    found = chosen(model(texts, np.zeros((PILOTS, 2 * count)).tolist()), answers=tuple(letters))
-    assert set(found.votes) == set(letters)
-    assert found.queries == count * -(-8 // count)
-
-
 def test_an_answer_of_several_tokens_is_refused_with_the_cure() -> None:
     """Letters are one token in every vocabulary."""
     with pytest.raises(UnfitError, match=r"'hopelessness' is not one token.* with letters: .*choices"):
@@ -101,22 +91,6 @@ def test_answers_that_share_a_token_are_refused_with_the_cure() -> None:
         asyncio.run(talk([one, two, three, (Token(0, "other"),)]))
     with pytest.raises(InputError, match="'w1' and 'W1' share the token 'W1'"):
         asyncio.run(talk([one, two, (Token(9, "W1"),)]))
-
-
-def test_foreign_ids_are_noticed() -> None:
-    """Ids of another vocabulary make the model say other words than those raised."""
-    rows = np.zeros((PILOTS, 8)).tolist()
-    texts = ["w", "x", "y", "z", *LETTERS]
-    foreign = [(Token(10 + k, letter),) for k, letter in enumerate(LETTERS)]
-
-    async def talk() -> None:
-        async with Server(model(texts, rows), ITEMS) as server:
-            settings = Settings(model="replay", base_url=server.base_url)
-            async with HttpEndpoint(settings.endpoint, environ={}) as endpoint:
-                await tokens.choose(endpoint, ITEMS, foreign, unsure="elsewhere")
-
-    with pytest.raises(UnfitError, match="are not those of this model"):
-        asyncio.run(talk())
 
 
 def test_only_pairs_of_tokens_are_compared() -> None:

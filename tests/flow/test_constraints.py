@@ -138,9 +138,7 @@ def served() -> Iterator[Served]:
     ("name", "api", "wanted"),
     [
         ("grammar", "chat", "acts"),
-        ("grammar", "completions", "acts"),
         ("response_format", "chat", "acts"),
-        ("response_format", "completions", "ignored"),
         ("structured_outputs", "chat", "ignored"),
         ("allowed_token_ids", "chat", "ignored"),
     ],

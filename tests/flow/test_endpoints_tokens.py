@@ -19,7 +19,7 @@ from blindcal.errors import InputError, MissingExtraError, UnfitError
 from blindcal.records import Reply, Request, Targets, Token
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
-from serving import items, replayed
+from serving import items
 
 VOCABULARY = {"Yes": 5, " Yes": 6, "yes": 7, "No": 8, " no": 9}
 
@@ -59,38 +59,13 @@ def test_candidates_are_single_tokens() -> None:
     """Case and leading-space spellings count if they are one token, the given one first."""
     found = asyncio.run(tokens.candidates("yes", encode))
     assert [(token.text, token.id) for token in found] == [("yes", 7), ("Yes", 5), (" Yes", 6)]
-
-
-def test_no_single_token() -> None:
-    """A word without a single-token spelling is refused by name."""
     with pytest.raises(UnfitError, match="'Perhaps'"):
         asyncio.run(tokens.candidates("Perhaps", encode))
     with pytest.raises(InputError, match="empty"):
         asyncio.run(tokens.candidates("  ", encode))
-
-
-@pytest.mark.parametrize("form", ["llama.cpp", "vllm"])
-def test_served_vocabulary(form: str) -> None:
-    """The endpoint's own /tokenize is used, in llama.cpp's form or in vLLM's."""
-
-    async def talk() -> Sequence[int]:
-        behaviour = Behaviour(tokenize="vllm" if form == "vllm" else "llama.cpp")
-        async with replayed([0.0], behaviour) as (_, endpoint):
-            source = vocabulary.served(endpoint, "replay")
-            return [*await source("Yes"), *await source("No"), len(await source("Perhaps"))]
-
-    assert asyncio.run(talk()) == [1, 2, 7]
-
-
-def test_no_served_vocabulary() -> None:
-    """An endpoint that keeps its vocabulary to itself leads to a message with the other ways."""
-
-    async def talk() -> None:
-        async with replayed([0.0], Behaviour(tokenize="none")) as (_, endpoint):
-            await tokens.candidates("Yes", vocabulary.served(endpoint, "replay"))
-
-    with pytest.raises(UnfitError, match=r"tokenizer=.*positive_ids="):
-        asyncio.run(talk())
+    for other in (Token(1, "No"), Token(2, " yes")):  # one token, or one word, cannot mean both
+        with pytest.raises(InputError, match="share the token"):
+            tokens.check_clashes([[Token(1, "Yes")], [other]])
 
 
 def guessed(
@@ -191,35 +166,22 @@ def test_ids_by_hand() -> None:
         asyncio.run(tokens.candidates("Yes", encode, [-1]))
 
 
-def test_sides_must_differ() -> None:
-    """One token, or one word, cannot mean both."""
-
-    async def talk(negative: Token) -> None:
-        async with replayed([0.0]) as (_, endpoint):
-            await tokens.choose(endpoint, items(1), [[Token(1, "Yes")], [negative]])
-
-    for negative in (Token(1, "No"), Token(2, " yes")):
-        with pytest.raises(InputError, match="share the token"):
-            asyncio.run(talk(negative))
-
-
-@pytest.mark.parametrize(
-    ("model", "ids"),
-    [
-        ("gpt-4o-mini", {"Yes": 13022, " No": 3004}),
-        ("gpt-4o-2024-08-06", {"Yes": 13022}),
-        ("openai/gpt-4.1", {"Yes": 13022}),
-        ("ft:gpt-4o:mine", {"Yes": 13022}),
-        ("o200k_base", {"Yes": 13022}),
-        ("gpt-4-turbo", {"Yes": 9642, "No": 2822}),
-        ("cl100k_base", {"Yes": 9642, "No": 2822}),
-    ],
-)
-def test_openai_vocabularies(model: str, ids: dict[str, int]) -> None:
-    """OpenAI's models have their published ids, without a download."""
-    source = vocabulary.named(model)
-    for text, number in ids.items():
-        assert asyncio.run(_encoded(source, text)) == [number]
+def test_openai_vocabularies() -> None:
+    """OpenAI's models have their published ids, without a download; others ask their endpoint."""
+    newer = (
+        "gpt-4o-mini",
+        "gpt-4o-2024-08-06",
+        "openai/gpt-4.1",
+        "ft:gpt-4o:mine",
+        "o200k_base",
+        "gpt-5-nano",
+    )
+    older = ("gpt-4-turbo", "gpt-3.5-turbo-0125", "cl100k_base")
+    for names, ids in ((newer, [13022, 3004]), (older, [9642, 2360])):
+        for name in names:
+            source = vocabulary.named(name)
+            assert [asyncio.run(_encoded(source, text))[0] for text in ("Yes", " No")] == ids, name
+    assert vocabulary.openai_encoding("Qwen/Qwen2.5-7B-Instruct") is None
 
 
 @pytest.mark.parametrize("encoding", vocabulary.IDS)
@@ -245,12 +207,6 @@ def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) 
 
 async def _encoded(source: vocabulary.Encoder, text: str) -> list[int]:
     return list(await source(text))
-
-
-def test_names_of_models_have_encodings() -> None:
-    """OpenAI's models have one, and others ask their endpoint."""
-    names = ("Qwen/Qwen2.5-7B-Instruct", "gpt-5-nano", "gpt-3.5-turbo-0125")
-    assert [vocabulary.openai_encoding(name) for name in names] == [None, "o200k_base", "cl100k_base"]
 
 
 def test_hugging_face_file(tmp_path: Path) -> None:

@@ -168,12 +168,6 @@ def test_nobody_there() -> None:
         asyncio.run(outage())
 
 
-@pytest.mark.parametrize("root", ["http://x..y/v1", "http://nobody.invalid/v1"])
-def test_an_unknown_host(root: str) -> None:
-    """A name that no host has is an address where nothing is."""
-    assert str(failure(root)).startswith("cannot reach ")
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for 127.0.0.1 that nobody has signed but itself, with its key."""
@@ -199,30 +193,6 @@ def test_a_stranger_is_not_trusted(certificate: Path, monkeypatch: pytest.Monkey
     assert not server.requests
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert [one.body for one in talk(server, 2, tls=tls)] == [b"hello"] * 2
-
-
-def test_a_server_without_tls() -> None:
-    """A server that answers https in plain text is not an outage: the base URL is wrong."""
-
-    async def run() -> None:
-        async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(10)
-            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            await writer.drain()
-            writer.close()
-
-        listening = await asyncio.start_server(plain, "127.0.0.1", 0)
-        root = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        client = HttpClient(root, {}, 5.0)
-        try:
-            await client.send("GET", root)
-        finally:
-            await client.close()
-            listening.close()
-            await listening.wait_closed()
-
-    with pytest.raises(FatalError, match="cannot talk to"):
-        asyncio.run(run())
 
 
 def test_closing_ends_what_is_under_way() -> None:

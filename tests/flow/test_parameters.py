@@ -14,7 +14,7 @@ import pytest
 from blindcal.asking.governor import GovernedEndpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.refusals import SAMPLERS, Accepted, changes_nothing, refused
+from blindcal.endpoints.refusals import SAMPLERS, Accepted, refused
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
 from blindcal.records import Message, Reply, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
@@ -82,43 +82,6 @@ def test_refused_fields_are_found(case: dict[str, Any]) -> None:
     assert refused(raw, ["echo"]) == ()
     learnt = Accepted().after(raw, dict.fromkeys(case["sent"], 1))
     assert learnt.least_tokens == case.get("least_tokens", 1)
-
-
-@EACH
-def test_refusals_over_http(case: dict[str, Any]) -> None:
-    """A service with a real error body is asked again without what changes nothing; else it is an error."""
-    fields = {name: OFF_WHEN_SAMPLED.get(name, 0) for name in case["sent"]}
-    fields |= {"seed": 3} if "seed" in fields else {}
-    matters = [name for name in case["refused"] if not changes_nothing(name, fields[name])]
-
-    def strict(request: HttpRequest) -> HttpResponse:
-        sent = msgspec.json.decode(request.body)
-        if sent.get("max_tokens", 99) >= 16 and case["refused"] and not sent.keys() & set(case["refused"]):
-            return json_response(CHAT_YES)
-        if case.get("least_tokens") and sent["max_tokens"] >= 16:
-            return json_response(CHAT_YES)
-        return json_response(case["body"], case["status"])
-
-    temperature = 0.0 if "temperature" in matters else 2.0
-    own = {key: value for key, value in fields.items() if key not in {"temperature", "max_tokens", *SAMPLERS}}
-    own.pop("seed", None)
-    request = asking(temperature=temperature, seed=3, max_tokens=16, fields=own)
-    if case.get("least_tokens"):
-        assert asked_of(strict, asking(max_tokens=1)).least_tokens == 16
-    elif "temperature" in case["refused"] and "top_p" in case["refused"]:
-        with pytest.raises(UnsupportedError) as caught:  # the handler takes neither, also alone
-            asked_of(strict, request)
-        assert caught.value.parameter == "temperature"
-    elif matters:
-        with pytest.raises(UnsupportedError, match="does not accept") as caught:
-            asked_of(strict, request)
-        assert caught.value.parameter == matters[0]
-    elif case["refused"]:
-        assert set(asked_of(strict, request).left_out) == set(case["refused"])
-    else:
-        with pytest.raises(FatalError) as plain:
-            asked_of(strict, request)
-        assert not isinstance(plain.value, UnsupportedError)
 
 
 def test_prompt_is_no_refusal() -> None:

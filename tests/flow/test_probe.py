@@ -471,6 +471,18 @@ def test_command_by_hand_and_by_name(asked: str) -> None:
     assert "not known: this endpoint does not tell its token ids" in by_name.output
 
 
+def test_command_names_the_cure(asked: str) -> None:
+    """What would help a model that is cut short is printed as options, and is part of the JSON."""
+    long = Behaviour(bias="rejected", temperature="rejected", wording="sentence", reasoning_tokens=600)
+    with running(Server(recording(ODDS), ITEMS, long)) as server:
+        shown = ran(asked, server, "--set", "answer_format=sentence")
+        printed = ran(asked, server, "--set", "answer_format=sentence", "--json")
+    assert (shown.exit_code, printed.exit_code) == (4, 4), printed.output
+    assert "a model that reasons or explains needs --max-tokens 4000 or more" in shown.output
+    found = json.loads(printed.output)
+    assert found["options"] == {"max_tokens": 4000, "reasoning_effort": None, "out": None}
+
+
 def test_command_shows_nothing_raw(asked: str) -> None:
     """Escape sequences from a service never reach the terminal."""
     with running(Server(recording(ODDS), ITEMS, Behaviour(bias="rejected"))) as server:
