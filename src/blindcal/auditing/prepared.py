@@ -38,7 +38,7 @@ class Prepared:
 
     ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
     could not verify although the estimates depend on it. ``constraint`` names what allows no other answers,
-    ``top`` is the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature.
+    ``top`` is how many logprobs the endpoint shows, and ``tempered`` says if it takes a temperature.
     At most ``at_once`` answers are asked for in one request.
     """
 
