@@ -39,7 +39,7 @@ PAGE = ROOT / "docs" / "decisions" / "packages.md"
 WALKS = re.compile(r"(?<=<!-- walks -->\n).*?(?=<!-- /walks -->)", re.DOTALL)
 #: Rooms that every other one uses: they are no part of any walk.
 USED_BY_ALL = {
-    *("errors", "records", "text", "json_form", "untrusted_json", "field_rules", "atomic_write", "prices"),
+    *("errors", "records", "text", "json_form", "field_rules", "atomic_write", "prices"),
     *("query_seeds", "confidence_prompt", "progress_bar"),
 }
 CONDUCTORS = {"auditing", "certifying", "watching"}

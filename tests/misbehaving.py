@@ -22,7 +22,7 @@ from blindcal.simulation.replay import Answer, Candidates, CompletionRequest, Fa
 from refusals import CONSTRAINTS, Dialect, refusal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour(replay.Behaviour):
     """How the service differs from an ideal one; the default is ideal.
 

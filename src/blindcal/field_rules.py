@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Meta
 
 from blindcal.errors import InputError
+from blindcal.json_form import JsonError, read_json
 from blindcal.text import printable
-from blindcal.untrusted_json import JsonError, read_json
 
 _LARGEST = 1e15
 

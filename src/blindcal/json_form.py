@@ -1,15 +1,85 @@
-"""How JSON is written, in files and by the command line: a number that is not known is ``null``.
+"""JSON as blindcal writes it, and as others did.
 
-NaN and infinity are no JSON, and a program that reads one output of blindcal reads all of them.
+A number that is not known is written as ``null``: NaN and infinity are no JSON, and a program that reads one
+output of blindcal reads all of them. Whatever is wrong with JSON that others wrote becomes one error.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 import msgspec
 
-from blindcal.text import encodable
+from blindcal.errors import InputError
+from blindcal.text import encodable, printable
+
+T = TypeVar("T")
+
+DEEPEST = 100
+"""Deeper nesting is refused: no honest file or reply has it, and Python's own limit depends on the caller."""
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
+_ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+class JsonError(ValueError):
+    """JSON that cannot be read; ``malformed`` is false if it is JSON, but of another form than expected."""
+
+    def __init__(self, message: str, *, malformed: bool) -> None:
+        super().__init__(message)
+        self.malformed = malformed
+
+
+@overload
+def read_json(raw: bytes) -> Any: ...
+@overload
+def read_json(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T: ...
+def read_json(raw: bytes, decoder: msgspec.json.Decoder[Any] = _ANYTHING) -> Any:
+    """Decode JSON; raises `JsonError` and nothing else."""
+    try:
+        if raw.count(b"[") + raw.count(b"{") > DEEPEST and _depth(raw) > DEEPEST:
+            raise RecursionError
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        raise JsonError(str(error), malformed=False) from None
+    except RecursionError:
+        raise JsonError(f"is nested more than {DEEPEST} levels deep", malformed=False) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise JsonError(str(error), malformed=True) from None
+
+
+def read_saved(path: Path, kind: type[T], name: str, version: int) -> T:
+    """Read a record that blindcal saved; raises `InputError` if it is another file or in another format."""
+    try:
+        raw = path.read_bytes()
+        saved = read_json(raw, msgspec.json.Decoder(_Saved)).format
+        if saved != version:
+            raise InputError(
+                f"{path}: is a {name} in format {saved}, and this version of blindcal reads {version}",
+                remedy="open it with the version that made it",
+            )
+        return read_json(raw, msgspec.json.Decoder(kind))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such {name}", remedy=f"name a {name} that blindcal wrote") from None
+    except (OSError, JsonError) as error:
+        why = printable(str(error))
+        raise InputError(
+            f"{path}: not a {name} of blindcal ({why})", remedy=f"name a {name} that blindcal wrote"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    format: int
+
+
+def _depth(raw: bytes) -> int:
+    brackets = _BRACKET.findall(_STRING.sub(b"", raw))
+    return max(itertools.accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
 
 
 def json_line(value: Any) -> bytes:
@@ -36,5 +106,5 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):
-        return {_encodable(name): _encodable(one) for name, one in value.items()}
-    return [_encodable(one) for one in value] if isinstance(value, list | tuple) else value
+        return {_encodable(name): _encodable(each) for name, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value

@@ -258,7 +258,7 @@ class _Columns:
     def rows(self, chosen: npt.NDArray[np.bool_] | IntArray | slice) -> Self:
         """The chosen rows."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]  # the classes below are dataclasses
-        return type(self)(**{name: None if one is None else one[chosen] for name, one in columns.items()})
+        return type(self)(**{name: None if each is None else each[chosen] for name, each in columns.items()})
 
 
 @dataclass(frozen=True, slots=True)

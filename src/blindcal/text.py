@@ -73,7 +73,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], end: str =
     text = io.StringIO()
     table = csv.writer(text, lineterminator=end)
     table.writerow(header)
-    table.writerows([csv_cell(one) if isinstance(one, str) else one for one in row] for row in rows)
+    table.writerows([csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return text.getvalue()
 
 

@@ -147,20 +147,6 @@ def test_counts_and_usage() -> None:
     assert (reply.prompt_tokens, reply.completion_tokens) == (1 + len("Is 0 odd? Yes or No.") // 4, 1)
 
 
-def test_running_in_a_thread() -> None:
-    """A caller that is not asynchronous gets the same server, and the port is free afterwards."""
-
-    async def talk(base_url: str) -> str:
-        async with HttpEndpoint(Address(base_url, "replay"), environ={}) as endpoint:
-            return (await endpoint.ask(Request(items(1)[0].messages))).text
-
-    with running(Server(recording(ODDS), items(len(ODDS)))) as server:
-        assert asyncio.run(talk(server.base_url)) == "No"
-        base_url = server.base_url
-    with pytest.raises(FatalError, match="cannot reach"):
-        asyncio.run(talk(base_url))
-
-
 def test_what_cannot_be_served_is_refused() -> None:
     """An item that was not recorded, and a port in use, are found out before anything is served."""
     with pytest.raises(InputError, match="item-2"):

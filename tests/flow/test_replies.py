@@ -18,6 +18,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.items.files import load
+from blindcal.json_form import DEEPEST, JsonError, read_json
 from blindcal.prices import Prices
 from blindcal.records import Reply
 from blindcal.results.result import RESULT_FILE, AuditResult
@@ -25,7 +26,6 @@ from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from blindcal.store.run_store import RUN_FILE, Store
-from blindcal.untrusted_json import DEEPEST, JsonError, read_json
 from commanding import blindcal, printed_error
 from serving import CHAT_YES, Altered, Recorder, answering, asking
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import string
 from collections import Counter
@@ -15,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from blindcal.errors import InputError
-from blindcal.items.answers import label_readings, parse_answers, read_label, written_label
+from blindcal.items.answers import parse_answers, read_label
 from blindcal.items.files import Items, load
 from blindcal.items.record_format import RecordFormat
 from blindcal.settings import Settings
@@ -64,27 +63,6 @@ def test_a_label_is_read_as_its_only_meaning_or_refused(answers: list[str], data
     else:
         with pytest.raises(InputError, match="is ambiguous" if meanings else "field 'label' must be"):
             read_label(label, tuple(answers), "label")
-
-
-@given(answer_sets)
-def test_written_labels_are_read_back(answers: list[str]) -> None:
-    """Every answer has a label that means it alone, unless the answers leave no way to say it."""
-    for number in range(len(answers)):
-        written = written_label(number, tuple(answers))
-        readings = set(label_readings(written, tuple(answers)).values())
-        assert readings == {number} or all(
-            len(set(label_readings(one, tuple(answers)).values())) > 1
-            for one in (answers[number], string.ascii_uppercase[number], number)
-        )
-
-
-@pytest.mark.parametrize("label", ["fear", " FEAR ", 2, "2", 2.0, "2.0", "C", "c"])
-def test_a_label_may_be_a_word_an_index_or_a_letter(label: object, tmp_path: Path) -> None:
-    """All forms of one label mean the same answer."""
-    items = items_of(tmp_path, [{"prompt": "a", "label": label}], answers=EMOTIONS)
-    assert items.labels.tolist() == [2]
-    assert (items.answers, items.words) == (EMOTIONS, EMOTIONS)
-    assert (items[0].choices, items.choices.tolist()) == (3, [3])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("label", ["grief", 3, -1, 0.5, "D", None, True, "", [0], {"joy": 1}])
@@ -226,15 +204,6 @@ def test_prompts_show_the_options_once(record: Any, reading: Any, shown: str) ->
     assert (item.messages[-1].content, item.choices, item.label) == (shown, 3, 1)
 
 
-def test_choices_that_no_prompt_shows_are_a_field_like_any_other(tmp_path: Path) -> None:
-    """A template without {choices}, or two answer words, make a question of two answers as before."""
-    record = {"prompt": "Is it x?", "choices": ["x", "y", "z"], "label": 1}
-    items = items_of(tmp_path, [record], template="{prompt}")
-    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", None, None)
-    items = items_of(tmp_path, [{**record, "answer_words": "Yes/No"}])
-    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", ("Yes", "No"), None)
-
-
 def test_choices_with_labels_of_their_own(tmp_path: Path) -> None:
     """Two lists, as some sets on the Hub have them: the label is one of theirs, not an index."""
     record = {
@@ -295,41 +264,14 @@ def test_bad_choices_are_refused(changes: dict[str, Any], rule: str, tmp_path: P
     assert f"items.jsonl, line 2: {rule}" in str(refused.value)
 
 
-@pytest.mark.parametrize("answers", ["joy,anger,fear", "A,B", "A,C,B"])
-def test_other_answers_than_letters_do_not_go_with_choices(answers: str, tmp_path: Path) -> None:
-    """Options are answered with their letters."""
-    with pytest.raises(
-        InputError, match=r"options are answered with the letters A, B, C, not with .*: leave"
-    ):
-        items_of(tmp_path, CAPITALS, answers=answers)
-
-
-def test_every_format_reads_the_same_choices(tmp_path: Path) -> None:
-    """JSON lines, CSV (with JSON in a cell) and Parquet hold the same items."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    from pyarrow import Table  # type: ignore[import-untyped]  # ships no types
-
-    records = [{**one, "label": str(one["label"])} for one in CAPITALS]
-    paths = [tmp_path / "a.jsonl.gz", tmp_path / "a.csv", tmp_path / "a.parquet"]
-    paths[0].write_bytes(gzip.compress("".join(json.dumps(one) + "\n" for one in records).encode()))
-    with paths[1].open("w", newline="") as file:
-        table = csv.DictWriter(file, list(records[0]))
+def test_a_table_has_choices_as_json(tmp_path: Path) -> None:
+    """In CSV, choices are a list in JSON in a cell, and the items are those of JSON lines."""
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(CAPITALS[0]))
         table.writeheader()
-        table.writerows({**one, "choices": json.dumps(one["choices"])} for one in records)
-    parquet.write_table(Table.from_pylist(records), paths[2])
-    digests = set()
-    for path in paths:
-        items = load(path)
-        assert items.answers == ("A", "B", "C", "D")
-        digests.add(items.digest)
-    assert len(digests) == 1
-
-
-def test_the_digest_knows_the_number_of_answers(tmp_path: Path) -> None:
-    """The same prompt and label with more answers is another question."""
-    three = items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z")
-    four = items_of(tmp_path, [{"prompt": "a", "label": 0}], answers="x,y,z,q")
-    assert three.digest != four.digest
+        table.writerows({**one, "choices": json.dumps(one["choices"])} for one in CAPITALS)
+    assert load(path).digest == items_of(tmp_path, CAPITALS).digest
 
 
 # The order of options
@@ -403,3 +345,15 @@ def test_converted_files_name_their_answers(answers: str, tmp_path: Path) -> Non
     again = load(out)
     assert list(again) == list(items)
     assert (again.words, again.digest) == (items.words, items.digest)
+
+
+def test_a_field_called_choices_may_mean_something_else(tmp_path: Path) -> None:
+    """A template without {choices} shows none; other answers than letters do not go with options."""
+    record = {"prompt": "Is it x?", "choices": ["x", "y", "z"], "label": 1}
+    items = items_of(tmp_path, [record], template="{prompt}")
+    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", None, None)
+    items = items_of(tmp_path, [{**record, "answer_words": "Yes/No"}])
+    assert (items[0].messages[0].content, items.words, items.choices) == ("Is it x?", ("Yes", "No"), None)
+    for answers in ("joy,anger,fear", "A,B", "A,C,B"):
+        with pytest.raises(InputError, match="options are answered with the letters A, B, C, not with"):
+            items_of(tmp_path, CAPITALS, answers=answers)

@@ -144,16 +144,6 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
         assert items.digest == digest
 
 
-def test_the_digest_covers_prompt_label_and_group(tmp_path: Path) -> None:
-    """Items that differ in anything asked or estimated from have another digest."""
-    base = {"prompt": "a", "label": 1, "group": "g"}
-    digests = set()
-    for change in ({}, {"prompt": "b"}, {"label": 0}, {"group": "h"}, {"id": "k"}):
-        items = load(write_jsonl(tmp_path / "a.jsonl", [{**base, **change}]))
-        digests.add(items.digest)
-    assert len(digests) == 5
-
-
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_arrives_unchanged(tmp_path: Path, text: str) -> None:
     """Control characters, braces, formulas and a megabyte are just text."""
@@ -251,3 +241,12 @@ def test_settings_that_fit_no_record_are_refused() -> None:
         RecordFormat(template="Is it so?")
     with pytest.raises(InputError, match="must map to 0 or 1"):
         RecordFormat(label_map={"sure": 2})
+
+
+def test_the_digest_covers_all_that_is_asked(tmp_path: Path) -> None:
+    """Items that differ in id, prompt, label, group or number of answers have another digest."""
+    base = {"prompt": "a", "label": 1, "group": "g"}
+    digests = set()
+    for change in ({}, {"prompt": "b"}, {"label": 0}, {"group": "h"}, {"id": "k"}, {"answers": "x,y,z"}):
+        digests.add(load(write_jsonl(tmp_path / "a.jsonl", [{**base, **change}])).digest)
+    assert len(digests) == 6

@@ -30,9 +30,9 @@ from blindcal.endpoints.address import Address, is_loopback
 from blindcal.endpoints.refusals import OPENAI_SAMPLERS, Accepted, changes_nothing
 from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
 from blindcal.errors import EndpointError, FatalError, RetryableError
+from blindcal.json_form import JsonError, read_json
 from blindcal.records import Message, Reply, Request
 from blindcal.text import encodable, printable
-from blindcal.untrusted_json import JsonError, read_json
 
 if TYPE_CHECKING:
     from blindcal.endpoints.http_client import HttpClient, ServerResponse  # a plan does not need them

@@ -19,8 +19,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError, UnsupportedError
+from blindcal.json_form import JsonError, read_json
 from blindcal.text import printable
-from blindcal.untrusted_json import JsonError, read_json
 
 ITEM_STATUSES = (400, 422)
 """Once an endpoint has answered, these are about the item, whatever the words that come with them."""

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from blindcal.errors import EndpointError, ReplyError, RetryableError
+from blindcal.json_form import JsonError, read_json
 from blindcal.records import Reply
-from blindcal.untrusted_json import JsonError, read_json
 
 REFUSED = "refusal"
 """Finish reason of a reply that the endpoint itself marks as a refusal."""

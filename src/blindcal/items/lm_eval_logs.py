@@ -132,12 +132,12 @@ def _with_answers(
     if letters or (len(set(shown)) == 1 and all(len(text.split()) == 1 for text in most)):
         answers = two_words(most) if len(most) == 2 else most
         return [
-            replace(one, target=options[int(one.target)], answers=answers)
-            for one, options in zip(questions, shown, strict=True)
+            replace(each, target=options[int(each.target)], answers=answers)
+            for each, options in zip(questions, shown, strict=True)
         ]
     return [
-        replace(one, target=LETTERS[int(one.target)], choices=options, question=_without_cue(one.question))
-        for one, options in zip(questions, shown, strict=True)
+        replace(each, target=LETTERS[int(each.target)], choices=options, question=_without_cue(each.question))
+        for each, options in zip(questions, shown, strict=True)
     ]
 
 

@@ -158,7 +158,7 @@ def _binary(path: Path) -> BinaryIO:
 
 def decode(line: bytes) -> Record:
     """A line of JSON as a record."""
-    from blindcal.untrusted_json import JsonError, read_json  # scores are read without it
+    from blindcal.json_form import JsonError, read_json  # scores are read without it
 
     try:
         record = read_json(line.removeprefix(_BOM))

@@ -246,7 +246,7 @@ class Column:
             if np.isfinite(each.ece):
                 rows.setdefault(each.row, []).append(each)
         wanted = {row: self.semantics_of(row.method) for row in rows}
-        oracles = {one: float(oracle_of(self.source, self.bins, one).ece) for one in set(wanted.values())}
+        oracles = {each: float(oracle_of(self.source, self.bins, each).ece) for each in wanted.values()}
         return {row: Entry(tuple(measured), oracles[wanted[row]]) for row, measured in rows.items()}
 
     def queries_of(self, row: Row) -> float:

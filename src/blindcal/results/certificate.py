@@ -17,10 +17,9 @@ import msgspec
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
-from blindcal.json_form import json_page
+from blindcal.json_form import JsonError, json_page, read_json, read_saved
 from blindcal.records import Targets
-from blindcal.store.run_store import ServedModel
-from blindcal.untrusted_json import JsonError, read_json, read_saved
+from blindcal.store.stored import ServedModel
 
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1

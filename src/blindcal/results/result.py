@@ -20,14 +20,14 @@ from blindcal.errors import InputError
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, Drift
 from blindcal.items.repeated_prompts import RepeatedPrompts
-from blindcal.json_form import json_page
+from blindcal.json_form import JsonError, json_page, read_json
 from blindcal.prices import Prices
 from blindcal.probing.findings import Probe
 from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
-from blindcal.store.run_store import ServedModel, Store
+from blindcal.store.run_store import Store
+from blindcal.store.stored import ServedModel
 from blindcal.text import listed, printable
-from blindcal.untrusted_json import JsonError, read_json
 
 SCHEMA_VERSION = 1
 RESULT_FILE = "result.json"

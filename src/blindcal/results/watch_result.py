@@ -8,10 +8,9 @@ from pathlib import Path
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import Curve
 from blindcal.estimate.streams.alarms import AlarmName, MonitorState
-from blindcal.json_form import json_line, json_page
+from blindcal.json_form import json_line, json_page, read_saved
 from blindcal.records import Estimate
 from blindcal.results.result import Spend
-from blindcal.untrusted_json import read_saved
 
 WATCH_FILE = "watch.json"
 FORMAT = 1

@@ -91,7 +91,7 @@ def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
     return replace(targets, positive=sides[0], negative=sides[1])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """Reads the logprobs of targets from one endpoint; created by :meth:`open`, which finds out how.
 
@@ -116,7 +116,7 @@ class Reader:
         """
         top, shown = await _widest(endpoint, item)
         if await _shows_named(endpoint, item, targets, shown):
-            return cls(endpoint, targets, top, "named")
+            return cls(endpoint=endpoint, targets=targets, top=top, reading="named")
         tokens = in_order(targets)
         replies = [await _forced(endpoint, item, token) for token in tokens]
         own = [_own(reply) for reply in replies]
@@ -130,7 +130,7 @@ class Reader:
             if (value > least + _SAME) if expected is None else abs(value - expected) > _SAME:
                 misread.add(token.id)
         reading: Reading = "raised" if min(own) > _CERTAIN else "listed"
-        return cls(endpoint, targets, top, reading, frozenset(misread))
+        return cls(endpoint=endpoint, targets=targets, top=top, reading=reading, misread=frozenset(misread))
 
     async def read(self, item: Item) -> Score:
         """Ask for the logprobs of every target."""
@@ -229,8 +229,8 @@ async def _named(endpoint: Endpoint, item: Item, targets: Targets) -> list[float
     tokens = in_order(targets)
     fields = {NAMES: [token.id for token in tokens], BY_ID: True}
     reply = await endpoint.ask(Request(item.messages, top_logprobs=1, fields=fields))
-    found = reply.logprobs or {}
-    values = [found.get(f"token_id:{token.id}") for token in tokens]
+    logprobs = reply.logprobs or {}
+    values = [logprobs.get(f"token_id:{token.id}") for token in tokens]
     return None if None in values else [value for value in values if value is not None]
 
 

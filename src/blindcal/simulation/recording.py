@@ -145,14 +145,14 @@ class Recording:
             for side, added in zip(targets.by_answer, _added(asked, targets), strict=True):
                 for token in side:
                     candidates[:, columns[token.id]] += added
-        said = np.empty(len(asked), np.int64)
-        said[cold] = candidates[cold].argmax(axis=1)
-        said[~cold] = drawn(candidates[~cold], asked.temperatures[~cold], draws[~cold])
+        chosen = np.empty(len(asked), np.int64)
+        chosen[cold] = candidates[cold].argmax(axis=1)
+        chosen[~cold] = drawn(candidates[~cold], asked.temperatures[~cold], draws[~cold])
         words = {
             spoken(token.text): number for number, side in enumerate(targets.by_answer) for token in side
         }
         meaning = [words.get(spoken(token.text), INVALID) for token in self.tokens]
-        return np.array([*meaning, INVALID])[said]
+        return np.array([*meaning, INVALID])[chosen]
 
 
 def _added(asked: Round, targets: Targets) -> list[FloatArray]:
@@ -161,7 +161,7 @@ def _added(asked: Round, targets: Targets) -> list[FloatArray]:
         return [np.full(len(asked), _OFFSET), _OFFSET + asked.shifts]
     if asked.biases is None:
         return [np.full(len(asked), _OFFSET)] * len(targets.answers)
-    return [np.where(np.isfinite(one), _OFFSET + one, 0.0) for one in asked.biases.T]
+    return [np.where(np.isfinite(bias), _OFFSET + bias, 0.0) for bias in asked.biases.T]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -31,11 +31,11 @@ import numpy as np
 from blindcal.endpoints.verbalized import ask_confidence
 from blindcal.errors import InputError
 from blindcal.field_rules import FromZero, NotNegative
+from blindcal.json_form import JsonError, read_json
 from blindcal.query_seeds import uniform_draws
 from blindcal.records import Item, Message
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
-from blindcal.untrusted_json import JsonError, read_json
 
 HOST = "127.0.0.1"
 
@@ -53,7 +53,7 @@ Fault: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
     """How a service differs from an ideal one; the default is ideal."""
 
