@@ -6,7 +6,6 @@ import asyncio
 import csv
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +34,6 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.items.files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.items.score_files import asked_of, read_scores
-from blindcal.planning.plan import plan_audit
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.records import Estimate, Progress, Reply, Request, Targets, Token, Usage
@@ -43,10 +41,9 @@ from blindcal.report.page import render
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result
 from blindcal.settings import Settings
-from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import RUN_FILE, Store
-from commanding import blindcal, printed_error
+from commanding import blindcal
 from misbehaving import Behaviour, Server
 from serving import replaying
 
@@ -174,26 +171,6 @@ def test_other_settings_are_refused(items: Path, server: Server, tmp_path: Path)
         audit(items, settings(server), out=tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "rule"),
-    [
-        ("seed", -1, "a whole number from 0 up, not -1"),
-        ("seed", 0.5, "a whole number from 0 up, not 0.5"),
-        ("bins", 0, "a whole number from 1 up, not 0"),
-        ("queries", 0, "a number above 0, not 0"),
-        ("queries", "2", "a number above 0, not '2'"),
-        ("timeout", 0.0, "a number above 0, not 0.0"),
-        ("offset", float("nan"), "a finite number, not nan"),
-        ("limit", -1.0, "a number above 0, not -1.0"),
-        ("level", 1.0, "a number between 0 and 1, not 1.0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(name: str, value: Any, rule: str) -> None:
-    """A setting that breaks its rule is refused with its name, the rule and the value."""
-    with pytest.raises(InputError, match=f"^{name} must be {rule}$"):
-        Settings(model="m", **{name: value})
-
-
 def test_blind_takes_no_number_of_queries() -> None:
     """The blind design asks what it asks; another number is refused, not ignored."""
     with pytest.raises(InputError, match="blind always asks 1 - 1/bins per item, not 3"):
@@ -304,25 +281,6 @@ def test_a_limit_that_only_the_probe_fits_is_named(items: Path, tmp_path: Path) 
     told = f"= {probed} reached before .* alone took {probed} queries"
     with serving(items) as server, pytest.raises(NotIdentifiedError, match=told):
         audit(items, settings(server), out=tmp_path / "b", limits=only)
-
-
-def test_a_run_folder_that_is_deleted_is_one_clear_error(
-    items: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command ends soon after, with a line that says what happened and what to do."""
-    out, complete = tmp_path / "run", server._complete
-
-    def delete(body: bytes, *, chat: bool) -> HttpResponse:
-        if server.requests == 200:
-            shutil.rmtree(out, ignore_errors=True)
-        return complete(body, chat=chat)
-
-    monkeypatch.setattr(server, "_complete", delete)
-    where = ("--model", "replay", "--base-url", server.base_url, "--out", out, "--concurrency", 4, "--quiet")
-    told = printed_error(blindcal("audit", items, *where))
-    assert "run.sqlite was moved or deleted during the run, which has stopped: put it back" in told
-    assert "\n" not in told
-    assert 200 < server.requests < 250
 
 
 def test_answers_are_safe_in_a_spreadsheet(items: Path, server: Server, tmp_path: Path) -> None:
@@ -468,24 +426,6 @@ def test_the_direction_is_undecided_inside_the_interval(items: Path, server: Ser
     over = [Estimate(0.1, 0.05, 0.2), Estimate(-0.1, -0.2, -0.05), Estimate(0.1, -0.1, 0.2), Estimate(None)]
     seen = [replace(found, overconfidence=one).direction for one in [*over, Estimate(0.1)]]
     assert seen == ["overconfident", "underconfident", "undecided", "undecided", "undecided"]
-
-
-def test_plans_count_queries_and_guess_tokens(items: Path, server: Server) -> None:
-    """A plan asks nothing, and says whether it counted or guessed."""
-    planned = plan_audit(items, settings(server, bins=5), prices=Prices(10, 0), shape=None)
-    assert (planned.items, planned.queries, planned.counted) == (N, N * 4 // 5, False)
-    assert planned.cost is not None
-    counted = plan_audit(items, settings(server, model="gpt-4o-mini", method="latent", queries=2), shape=None)
-    assert (counted.queries, counted.counted) == (2 * N, True)
-    assert server.requests == 0
-
-
-def test_plans_guess_without_a_tokenizer(
-    items: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the extra is not installed a plan guesses, and refuses nothing."""
-    monkeypatch.setitem(sys.modules, "bpe_openai", None)
-    assert not plan_audit(items, settings(server, model="gpt-4o-mini"), shape=None).counted
 
 
 def test_the_default_folder_is_safe_and_stable() -> None:
@@ -643,12 +583,6 @@ def test_templates_may_hold_line_breaks(items: Path) -> None:
     plain = blindcal("audit", items, "--model", "gpt-4o", "--dry-run", "--json")
     more = json.loads(shown.stdout)["prompt_tokens"] - json.loads(plain.stdout)["prompt_tokens"]
     assert 0 <= more <= N  # at most one token each, where two characters would be two
-
-
-def test_help_names_the_exit_codes() -> None:
-    """``--help`` teaches how it can end."""
-    shown = blindcal("audit", "--help").output
-    assert "130  interrupted; nothing is lost" in shown
 
 
 def test_hostile_settings_do_not_reach_the_terminal(tmp_path: Path) -> None:

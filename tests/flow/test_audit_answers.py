@@ -28,7 +28,8 @@ from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, 
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.results.tables import ANSWERS_FILE, write_answers
-from blindcal.store.run_store import RUN_FILE, Store, StoredReply
+from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.stored import StoredReply
 from reporting import logits_of
 
 TOKENS = Targets((), (), answers=tuple((Token(k + 1, letter),) for k, letter in enumerate("ABC")))
@@ -89,7 +90,9 @@ def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> N
 
 
 def _heard(place: int, answer: int, wanted: int) -> ControlAnswer:
-    return ControlAnswer(Control(place, 0, "up", 0, answer=wanted), place, place, answer)
+    return ControlAnswer(
+        Control(carrier=place, nth=0, kind="up", item=0, answer=wanted), place, place, answer
+    )
 
 
 def test_a_bias_that_stops_acting_is_noticed() -> None:

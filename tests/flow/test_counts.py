@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import blindcal as bc
 from blindcal.design import BlindDesign
 from blindcal.errors import InputError
-from blindcal.estimate.grid import CELLS
 from blindcal.records import AnswerTable, IntArray
 from blindcal.simulation.simulate import generate
 from fitting import asked, columns, fitted
@@ -141,9 +140,3 @@ def test_what_cannot_be_counted_is_refused() -> None:
         bc.Counts.of([0, 0], [0, 1], [0, 1], items=[7, 7]).blind()
     with pytest.raises(InputError, match="nothing to add up"):
         bc.Counts.total([])
-
-
-def test_counts_stay_small() -> None:
-    """A table cannot grow beyond two labels and two answers at every edge: thresholds fall on the grid."""
-    labels, p = generate(80_000, 3)
-    assert counted(labels, asked(labels, p)).count.size <= 4 * (CELLS - 1)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.design import TEMPERATURES, BlindDesign, Design, LatentDesign, answer_design, best_splits
+from blindcal.design import BlindDesign, Design, answer_design, best_splits
 from blindcal.errors import InputError
-from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
+from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.readings import count_patterns
 from blindcal.methods import METHODS, count_queries, estimator_of, make_design
@@ -67,18 +67,6 @@ def test_every_round_can_be_made_again_from_the_answers_before_it(method: str, q
     assert make_design(method, labels, queries=queries, seed=5).next_round(answered) is None
 
 
-@pytest.mark.parametrize(("method", "queries"), [case for case in CASES if case[0] != "extraction"])
-def test_another_seed_asks_otherwise(method: str, queries: float) -> None:
-    """Seeds matter: two of them share no first round."""
-    labels, _ = generate(300, 1)
-    first, second = (
-        make_design(method, labels, queries=queries, seed=seed).next_round(AnswerTable.empty())
-        for seed in (0, 1)
-    )
-    assert first is not None
-    assert not same(first, second)
-
-
 @pytest.mark.parametrize(("method", "queries"), CASES)
 @pytest.mark.parametrize("n", [1, 2, 3, 17, 250])
 def test_rows_are_finite_and_as_many_as_asked_for(method: str, queries: float, n: int) -> None:
@@ -110,13 +98,6 @@ def test_a_round_of_latent_asks_an_item_at_most_once(queries: float) -> None:
         assert seen.max() <= 1 or seen.min() >= 1
 
 
-def test_thresholds_of_latent_are_on_the_grid() -> None:
-    """Every shift is the negative of a cell's edge, so that counting loses nothing."""
-    labels, p = generate(400, 4)
-    for asked, _ in rounds_of(make_design("latent", labels, queries=2.5), p):
-        assert np.isin(-asked.shifts, EDGES_S).all()
-
-
 @given(st.integers(50, 400), st.floats(0.1, 0.9), st.integers(0, 99))
 @settings(max_examples=25)
 def test_dither_is_even_within_each_label(n: int, share: float, seed: int) -> None:
@@ -135,27 +116,6 @@ def test_dither_is_even_within_each_label(n: int, share: float, seed: int) -> No
             assert (mine <= slices + 1 / mine.size + 0.5 * 1.2 / 480 + 1e-9).all()
 
 
-def test_dither_does_not_depend_on_the_item() -> None:
-    """Over many seeds every item's threshold is uniform: its mean is 1/2."""
-    labels, _ = generate(39, 5)  # so few are asked in one round
-    total = np.zeros(39)
-    for seed in range(400):
-        asked = make_design("latent", labels, seed=seed).next_round(AnswerTable.empty())
-        assert asked is not None
-        total[asked.items] += 1 / (1 + np.exp(asked.shifts))
-    # a uniform's sd is .289; the mean of 400 has .0144; 4 of them for 39 items
-    assert np.abs(total / 400 - 0.5).max() < 4 * 0.0144
-
-
-def test_every_stretch_of_the_first_queries_holds_both_labels() -> None:
-    """A pilot, or any first part of a run, has the labels in their proportions."""
-    labels = (np.arange(400) < 80).astype(np.int64)
-    asked = make_design("latent", labels).next_round(AnswerTable.empty())
-    assert asked is not None
-    assert len(asked) == 100
-    assert labels[asked.items].sum() == pytest.approx(20, abs=1)
-
-
 def test_the_second_round_looks_where_answers_vary() -> None:
     """After a pilot on a crowd near 0.9, more thresholds are asked near 0.9 than an even spread would."""
     rng = np.random.default_rng(0)
@@ -167,35 +127,6 @@ def test_the_second_round_looks_where_answers_vary() -> None:
     near = np.mean(np.abs(thresholds - 0.9) < 0.1)
     assert near > 0.5  # an even spread has .2
     assert np.mean(thresholds < 0.5) > 0.05  # but a fifth stays even, against a misleading pilot
-
-
-def test_follow_ups_lie_within_what_is_left_open() -> None:
-    """A second query of an item falls strictly inside the interval that its first answer left."""
-    labels, p = generate(300, 6)
-    rounds = rounds_of(make_design("latent", labels, queries=3), p)
-    low, high = np.zeros(300, int), np.full(300, CELLS)
-    for asked, answers in rounds:
-        edges = np.searchsorted(EDGES_S, -asked.shifts)
-        assert ((edges > low[asked.items]) & (edges < high[asked.items])).all()
-        low[asked.items[answers == 1]] = edges[answers == 1]
-        high[asked.items[answers == 0]] = edges[answers == 0]
-
-
-def test_follow_ups_take_the_most_uncertain_items() -> None:
-    """With a fifth of a query to spare, items whose answers leave the widest doubt are asked again."""
-    labels, p = generate(500, 7)
-    rounds = rounds_of(make_design("latent", labels, queries=1.2), p)
-    answered = AnswerTable.empty()
-    for asked, answers in rounds[:-1]:
-        answered = answered.with_round(asked, answers)
-    patterns = count_patterns(labels, answered)
-    table = working_table(patterns)
-    posterior = patterns.posterior(table, slice(None))
-    variance = posterior @ MID_P**2 - (posterior @ MID_P) ** 2
-    spread = variance[patterns.of_item]
-    again = np.isin(np.arange(500), rounds[-1][0].items)
-    assert again.sum() == 100
-    assert spread[again].mean() > 2 * spread[~again].mean()
 
 
 def test_the_best_split_explains_the_most_variance() -> None:
@@ -296,14 +227,6 @@ def test_latent_reads_the_answers_of_all_but_what_is_stated() -> None:
         estimator_of("blind", "best")
 
 
-@pytest.mark.parametrize("label", [0, 1])
-def test_one_class_only_is_designed_too(label: int) -> None:
-    """A single class gets its queries like two."""
-    labels = np.full(200, label)
-    rounds = rounds_of(make_design("latent", labels, queries=2), np.full(200, 0.7))
-    assert sum(len(asked) for asked, _ in rounds) == 400
-
-
 @given(st.integers(1, 300), st.integers(1, 12), st.integers(0, 99))
 @settings(max_examples=30)
 def test_subsets_of_blind_differ_by_at_most_one(n: int, bins: int, seed: int) -> None:
@@ -319,24 +242,6 @@ def test_subsets_of_blind_differ_by_at_most_one(n: int, bins: int, seed: int) ->
         return
     assert asked.items.tolist() == np.flatnonzero(thresholds > 0).tolist()
     assert 1 / (1 + np.exp(asked.shifts)) == pytest.approx(thresholds[asked.items])
-
-
-def test_temperatures_of_an_item_differ() -> None:
-    """Up to four samples of an item use four different temperatures, all of METHOD 6's, and no shift."""
-    labels, p = generate(200, 1)
-    asked = rounds_of(make_design("temperature", labels, queries=4), p)[0][0]
-    assert (asked.shifts == 0).all()
-    for i in range(200):
-        assert sorted(asked.temperatures[asked.items == i]) == sorted(TEMPERATURES)
-
-
-def test_fractional_samples_go_to_a_random_part() -> None:
-    """1.5 samples per item: everyone once, half of them twice."""
-    labels, p = generate(200, 1)
-    asked = rounds_of(make_design("sampling", labels, queries=1.5), p)[0][0]
-    counts = np.bincount(asked.items, minlength=200)
-    assert np.bincount(counts).tolist() == [0, 100, 100]
-    assert (asked.temperatures == 1).all()
 
 
 BAD = [
@@ -361,9 +266,3 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
     arguments = {"method": "latent", "labels": [0, 1], **change}
     with pytest.raises(InputError, match=message):
         make_design(**arguments)  # type: ignore[arg-type]  # on purpose
-
-
-def test_asking_ends_when_nothing_is_left_to_learn() -> None:
-    """A thousand queries of two items end after the few that pin them down."""
-    labels, p = np.array([0, 1]), np.array([0.2, 0.9])
-    assert len(ask(LatentDesign(labels, 1000.0, 0), p)) < 60

@@ -13,10 +13,9 @@ from scipy.stats import kstest
 
 import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.latent.bounds import unasked
 from blindcal.records import INVALID, AnswerTable, IntArray
 from blindcal.simulation.simulate import generate, log_odds
-from fitting import asked, check_sound, drawn, ends, fitted
+from fitting import asked, check_sound, ends, fitted
 
 NAN = float("nan")
 
@@ -40,17 +39,6 @@ def test_tiny_samples_are_sound_and_unsure(n: int, seed: int) -> None:
     assert fit.calibrated_pvalue > 1e-4
 
 
-@pytest.mark.parametrize("n", [5, 30, 300])
-@pytest.mark.parametrize("chance", [1e-5, 1e-3])
-def test_rare_positives_that_never_turned_up_are_no_evidence(n: int, chance: float) -> None:
-    """A calibrated model of rare events is not called miscalibrated because none happened."""
-    labels = np.zeros(n, np.int64)
-    fit = fitted(labels, asked(labels, np.full(n, chance)))
-    check_sound(fit)
-    assert fit.calibrated_pvalue > 0.05
-    assert chance in fit.mean_confidence
-
-
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_class_only(label: int) -> None:
     """Gaps against a single class are found; what needs both classes is refused by name."""
@@ -71,17 +59,6 @@ def test_one_class_only(label: int) -> None:
     for name, call in refused:
         with pytest.raises(NotIdentifiedError, match=f"{name}: needs items of both labels"):
             call()
-
-
-@pytest.mark.parametrize("positives", [1, 2])
-def test_a_class_of_one_or_two_items(positives: int) -> None:
-    """A class that is nearly missing is neither an error nor a certainty."""
-    labels, p = drawn(400, 3, 0.0, 0.1)
-    labels[:positives] = 1
-    p = np.random.default_rng(4).beta(1, 8, 400)
-    fit = fitted(labels, asked(labels, p))
-    check_sound(fit)
-    assert fit.auroc.half_width > 0.15
 
 
 def test_no_valid_answer_is_an_error() -> None:
@@ -128,17 +105,6 @@ def test_the_effect_of_invalid_answers_is_bounded(seed: int) -> None:
     assert max(moved) > fit.invalid_bound / 4  # so that a bound a few times too small would be noticed
 
 
-def test_an_item_with_another_valid_answer_is_not_unanswered() -> None:
-    """An invalid answer among several costs that answer only."""
-    labels, p = generate(500, 3)
-    answered = asked(labels, p, 2)
-    answers = answered.answers.copy()
-    answers[:100] = INVALID
-    fit = fitted(labels, AnswerTable(answered.items, answered.shifts, answered.temperatures, answers))
-    assert fit.invalid == 100
-    assert fit.unanswered < 100
-
-
 def test_contradictory_answers_are_counted_and_survived() -> None:
     """Answers at random, four per item: the fit stands, and says how many items contradict themselves."""
     rng = np.random.default_rng(1)
@@ -178,16 +144,6 @@ def test_a_single_threshold_leaves_the_error_open() -> None:
     assert sum(oracle in fit.ece for oracle, fit in found) >= 3
     # an item surely lies on its own side of 1/2, so that not everything is possible
     assert max(ends(fit.ece)[1] for _, fit in found) < 0.75
-
-
-def test_thresholds_of_a_design_leave_nothing_open() -> None:
-    """Spread over (0, 1), or at five even places, thresholds widen no interval."""
-    labels, p = drawn(200, 0, 0.5, np.linspace(0.01, 0.99, 200))
-    spread = fitted(labels, asked(labels, p))
-    assert unasked(spread.patterns, spread.population) == 0
-    at_fifths = -np.log(np.resize([0.25, 1 / 1.5, 1.5, 4.0], 200))
-    fifths = bc.latent(labels, at_fifths, p >= 1 / (1 + np.exp(at_fifths)))
-    assert unasked(fifths.patterns, fifths.population) == 0
 
 
 # -- the p-value -----------------------------------------------------------------------------------------

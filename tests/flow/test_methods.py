@@ -14,12 +14,9 @@ from click.testing import CliRunner
 
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
-from blindcal.errors import InputError
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import UNNAMED, estimate
-from blindcal.items.files import MOST_PARTS, load
-from blindcal.items.record_format import RecordFormat
 from blindcal.methods import METHODS, SIMULABLE
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.result import AuditResult
@@ -97,43 +94,6 @@ def test_a_latent_result_is_near_the_truth() -> None:
     assert np.mean(right) > 0.85  # 95% intervals, strongly dependent along the threshold
 
 
-def test_expected_costs_have_intervals_and_are_the_rates_times_the_costs() -> None:
-    """At every threshold the cost of a decision is estimated with an interval that mostly holds the truth."""
-    some, labels, p = found("latent")
-    assert [(one.cost_fp, one.cost_fn) for one in some.costs] == [(1, 1), (5, 1), (1, 5)]
-    held = []
-    for one in some.costs:
-        for row, cost in zip(some.operating, one.expected, strict=True):
-            wrong, missed = row.false_positive.value, row.false_negative.value
-            assert wrong is not None
-            assert missed is not None
-            assert cost.value == pytest.approx(one.cost_fp * wrong + one.cost_fn * missed)
-            decided = p >= row.threshold
-            true = (
-                one.cost_fp * (decided & (labels == 0)).mean()
-                + one.cost_fn * (~decided & (labels == 1)).mean()
-            )
-            held.append(true in cost)
-    assert np.mean(held) > 0.85  # 95% intervals, strongly dependent along the threshold
-    shares, *_ = found("sampling", 2.0)
-    assert len(shares.costs) == 3
-    assert all(one.low is None and one.value is not None for one in shares.costs[1].expected)
-
-
-def test_a_label_that_no_item_has_has_no_distribution() -> None:
-    """Where all items have one label, the other has no distribution, whichever it is."""
-    _, p = population(400)
-    for label in (0, 1):
-        some = estimate(evidence("latent", np.full(400, label), p))
-        assert some.confidence is not None
-        here, there = some.confidence.positives, some.confidence.negatives
-        if label == 0:
-            here, there = there, here
-        assert sum(here) == pytest.approx(1)
-        assert not any(there)
-        assert (some.operating, some.costs, some.curve) == ((), (), None)
-
-
 def test_face_value_is_taken_exactly() -> None:
     """Sampling and extraction estimate what follows from their own probabilities, and nothing else."""
     some, labels, p = found("extraction", 30.0)  # bisected until the probability is exact
@@ -203,16 +163,6 @@ def test_parts_with_few_groups_are_marked_and_not_compared() -> None:
     some = estimate(replace(known, groups=np.arange(300) // 10, resamples=20))
     assert [part.few for part in some.parts] == [False, False]
     assert some.parts_pvalue is not None
-
-
-def test_parts_count_the_items_that_take_part() -> None:
-    """Of a sample of the items, parts hold those that were asked and no others."""
-    labels, p = population(400)
-    known = evidence("sampling", labels, p, parts=["a", "b"] * 200)
-    members = np.arange(0, 400, 4)  # all of part a
-    some = estimate(replace(known, members=members, answers=known.answers.of(members)))
-    assert [(one.name, one.items) for one in some.parts] == [("a", 100), ("b", 0)]
-    assert [one.ece.value is None for one in some.parts] == [False, True]
 
 
 def test_parts_are_read_apart_and_few_is_said() -> None:
@@ -320,13 +270,3 @@ def test_all_invalid_ends_with_a_result_and_an_error(items: Path, tmp_path: Path
     jsonschema.validate(json.loads(one.to_json()), schema())
     assert (one.ece.value, one.counts.positive, one.counts.negative) == (None, 0, 0)
     assert one.counts.invalid > 0
-
-
-def test_fields_with_too_many_values_are_no_parts(tmp_path: Path) -> None:
-    """A field that names nearly every item, or is missing, is refused by name."""
-    path = tmp_path / "many.jsonl"
-    path.write_text("\n".join(f'{{"prompt": "{k}?", "label": 1, "key": {k}}}' for k in range(MOST_PARTS + 1)))
-    with pytest.raises(InputError, match="line 201: field 'key' has more than 200 values"):
-        load(path, RecordFormat(by_field="key"))
-    with pytest.raises(InputError, match="field 'topic' is missing"):
-        load(path, RecordFormat(by_field="topic"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -70,23 +69,6 @@ def test_the_likelihood_is_that_of_each_item_by_itself(method: str, queries: flo
     assert model._local(patterns, theta, PRECISION).value == pytest.approx(total, rel=1e-9)
 
 
-def test_tables_are_distributions() -> None:
-    """Every coefficient vector stands for a joint table that sums to one and is nowhere zero."""
-    for seed in range(5):
-        joint = model._tables(some_theta(seed, spread=2.0)).joint
-        assert joint.sum() == pytest.approx(1)
-        assert (joint >= 0).all()
-        assert (joint[:CELLS] + joint[CELLS:]).min() >= model._FLOOR / CELLS * (1 - 1e-9)
-
-
-def test_zero_coefficients_of_the_link_are_perfect_calibration() -> None:
-    """With h = 0 the chance of a positive label in a cell is the cell's own probability."""
-    theta = some_theta(2)
-    theta[model._splines().density.shape[1] :] = 0
-    joint = model._tables(theta).joint
-    assert joint[CELLS:] / (joint[:CELLS] + joint[CELLS:]) == pytest.approx(expit(MID_S))
-
-
 @pytest.mark.parametrize(("method", "queries"), MIXED)
 def test_derivatives_are_those_of_finite_differences(method: str, queries: float) -> None:
     """The gradient and the observed information agree with central differences of the value."""
@@ -108,15 +90,6 @@ def test_derivatives_are_those_of_finite_differences(method: str, queries: float
         ends = [model._local(patterns, theta + sign * step * along, PRECISION).gradient for sign in (1, -1)]
         difference = (ends[1] - ends[0]) / (2 * step)
         assert here.information @ along == pytest.approx(difference, rel=1e-4, abs=1e-2)
-
-
-def test_expected_counts_add_up_to_the_items() -> None:
-    """The E-step shares every item out among cells: label by label its total is the label's count."""
-    patterns = counted(300, 2.0)
-    here = model._local(patterns, some_theta(4), PRECISION)
-    for y in (0, 1):
-        total = here.expected_counts[y * CELLS : (y + 1) * CELLS].sum()
-        assert total == pytest.approx(patterns.counts[patterns.labels == y].sum())
 
 
 @pytest.mark.parametrize(("method", "queries"), MIXED)
@@ -161,41 +134,6 @@ def test_a_patient_refit_is_a_fit_to_the_other_counts(monkeypatch: pytest.Monkey
     assert functionals.gaps(tables, 10) == pytest.approx(scratch, abs=5e-5)
 
 
-def test_a_refit_as_it_is_leaves_little() -> None:
-    """What the usual refit leaves unclaimed is small beside the spread that resampling is there to show."""
-    patterns, mode, counts, scratch = resampled_gaps(20)
-    gaps = functionals.gaps(
-        model.refit(patterns, (mode,), np.zeros(20, np.int64), counts, np.zeros((20, PRECISION.size))), 10
-    )
-    off = np.sqrt(((gaps - scratch) ** 2).mean(axis=0)) / scratch.std(axis=0)
-    assert off.max() < 0.2
-    assert (gaps.std(axis=0) / scratch.std(axis=0)).min() > 0.9
-
-
-def test_a_refit_follows_the_centre_of_a_loose_prior(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However far a random centre pulls what the answers leave open, the usual refit gets there."""
-    patterns, loose = counted(500), model._splines().precision(100.0, 100.0)
-    mode, rng = model.find_mode(patterns, loose), np.random.default_rng(3)
-    counts = rng.multinomial(500, patterns.counts / 500, size=40).astype(np.float64)
-    centres = rng.standard_normal((40, loose.size)) / np.sqrt(loose)
-    inputs = patterns, (mode,), np.zeros(40, np.int64), counts, centres
-    usual = functionals.tce(model.refit(*inputs))
-    monkeypatch.setattr(model, "_ENOUGH", 1e-7)
-    monkeypatch.setattr(model, "_MOST_STEPS", 3000)
-    patient = functionals.tce(model.refit(*inputs))
-    assert np.median(np.abs(usual - patient)) < 0.1 * patient.std()
-
-
-def test_a_refit_to_the_same_counts_stays() -> None:
-    """With the fit's own counts and centred priors nothing moves."""
-    patterns = counted(500)
-    mode = model.find_mode(patterns, PRECISION)
-    table = model.refit(
-        patterns, (mode,), np.zeros(1, np.int64), patterns.counts[None], np.zeros((1, PRECISION.size))
-    )
-    assert table[0] == pytest.approx(mode.table, abs=1e-6)
-
-
 def test_the_evidence_is_laplaces_integral() -> None:
     """In two coefficients the approximation agrees with a numerical integral over a fine grid."""
     patterns = counted(400)
@@ -237,35 +175,3 @@ def test_the_ensemble_weighs_what_it_keeps_by_evidence() -> None:
         for density, link in ladder
     ]
     assert evidence.max() >= max(mode.evidence for mode in everywhere) - 1e-3
-
-
-def test_a_calibrated_population_prefers_no_link() -> None:
-    """On calibrated data the calibrated fit loses nothing; on miscalibrated data it loses a lot."""
-    rng = np.random.default_rng(2)
-    losses = []
-    curves: list[Callable[[FloatArray], FloatArray]] = [lambda f: f, lambda f: f**2]
-    for curve in curves:
-        f = rng.beta(1, 1, 3000)
-        labels = (rng.random(3000) < curve(f)).astype(np.int64)
-        answered = ask(make_design("latent", labels), f)
-        patterns = count_patterns(labels, answered)
-        free = max(mode.evidence for mode in model.fit_ensemble(patterns).modes)
-        calibrated = model.calibrated_mode(patterns)
-        losses.append(free - calibrated.evidence)
-        share = calibrated.table.reshape(2, CELLS)
-        assert share[1] / share.sum(axis=0) == pytest.approx(expit(MID_S), abs=1e-3)
-    assert losses[0] < 3
-    assert losses[1] > 50
-
-
-def test_link_scores_average_out_over_the_labels() -> None:
-    """A link score, its density part left in, has mean zero over the labels given the answers."""
-    patterns = counted(500, 2.0)
-    mode = model.calibrated_mode(patterns)
-    k = model._splines().density.shape[1]
-    mean = np.zeros((len(patterns), PRECISION.size - k))
-    for either in (patterns, patterns.relabelled()):
-        here = model._local(either, mode.theta, mode.precision)
-        mean += either.mass(here.table)[:, None] * here.scores[:, k:]
-    # the table's rounding through cumulative sums is about 1e-16 of its total
-    assert np.abs(mean).max() < 1e-4 * patterns.mass(mode.table).max()

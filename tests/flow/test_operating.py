@@ -106,13 +106,6 @@ def test_costs_take_the_cheapest_threshold(cost_fp: float, cost_fn: float) -> No
     assert found.threshold.value == found.point.threshold == pytest.approx(known, abs=1 / 240)
 
 
-def test_the_shift_deploys_the_threshold() -> None:
-    """A greedy endpoint with the stated shift answers positive exactly where f is at least the threshold."""
-    found = chosen(table_of(1), recall=0.9).point
-    f = np.random.default_rng(0).random(1000)
-    assert ((logit(f) + found.shift >= 0) == (f >= found.threshold)).all()
-
-
 def test_a_precision_out_of_reach_is_refused_with_what_is_within() -> None:
     """Where no threshold will do, the error names the highest precision that one would."""
     share = np.full(CELLS, 1 / CELLS)
@@ -121,17 +114,6 @@ def test_a_precision_out_of_reach_is_refused_with_what_is_within() -> None:
         NotIdentifiedError, match=r"no threshold reaches 0.9; the highest within reach is 0.600"
     ):
         chosen(table, precision=0.9)
-
-
-def test_a_precision_that_hardly_a_decision_reaches_is_out_of_reach() -> None:
-    """A threshold that finds fewer than one in a thousand positives is not worth deploying."""
-    share = np.full(CELLS, 1 / CELLS)
-    share[-1] = 1e-4 / CELLS
-    positive = np.where(np.arange(CELLS) == CELLS - 1, 1.0, 0.6)
-    table = np.concatenate([share * (1 - positive), share * positive]) / share.sum()
-    assert np.nanmax(decision_rates(table).precision) == pytest.approx(1)
-    with pytest.raises(NotIdentifiedError, match=r"the highest within reach is 0\.600"):
-        chosen(table, precision=0.9, confidence=None)
 
 
 @pytest.mark.parametrize("wanted", [{"precision": 0.88}, {"recall": 0.8}, {"cost_fp": 2.0, "cost_fn": 1.0}])
@@ -225,16 +207,6 @@ def test_the_curve_is_what_each_threshold_does() -> None:
     assert fit.operating_at([point.threshold]) == (point,)
 
 
-def test_costs_of_a_fit_are_the_rates_times_the_costs() -> None:
-    """The three examples that a result shows, and any other pair at any thresholds."""
-    fit, _, _ = fitted(600, resamples=20)
-    assert [(one.cost_fp, one.cost_fn) for one in fit.costs] == [(1, 1), (5, 1), (1, 5)]
-    assert fit.costs[1] == fit.expected_cost(5, 1)
-    points = fit.operating_at([0.2, 0.7])
-    for point, cost in zip(points, fit.expected_cost(3, 4, [0.2, 0.7]).expected, strict=True):
-        assert cost.value == pytest.approx(3 * float(point.false_positive) + 4 * float(point.false_negative))
-
-
 @pytest.mark.parametrize("decisions", [1, 20, 1000])
 def test_the_next_decisions_are_a_draw_on_top_of_the_precision(decisions: int) -> None:
     """The share of right ones among the next few is less sure than the precision, and of many hardly so.
@@ -284,21 +256,6 @@ def test_few_decisions_leave_precision_open() -> None:
         choose_threshold(decisions, precision=0.95)
     likely = choose_threshold(decisions, precision=0.95, confidence=None)
     assert likely.point.precision.value == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("wanted", [{"precision": 0.7}, {"recall": 0.9}])
-def test_surer_thresholds_are_more_careful(wanted: dict[str, float]) -> None:
-    """The surer, the higher a threshold for precision and the lower one for recall."""
-    fit, _, _ = fitted(3000, resamples=200)
-    ((name, goal),) = wanted.items()
-    found = [fit.at(level=0.9).choose_threshold(confidence=c, **wanted) for c in (None, 0.8, 0.95, 0.99)]
-    thresholds = [one.point.threshold for one in found]
-    assert thresholds == sorted(thresholds, reverse=name == "recall")
-    assert len(set(thresholds)) == 4
-    # the low end of a 90% interval is the bound that 95% confidence is about
-    assert getattr(found[2].point, name).low >= goal
-    assert found[2].confidence == 0.95
-    assert found[0].confidence is None
 
 
 def test_no_threshold_beyond_what_the_endpoint_takes() -> None:

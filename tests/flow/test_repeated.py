@@ -39,8 +39,7 @@ from blindcal.settings import DesignSettings, Settings
 from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import Store
 from killing import CONTEXT
-from misbehaving import Behaviour
-from serving import asking, replayed, replaying
+from serving import replaying
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 QUESTION = TokenQuestion(YES_NO, biased=False, tempered=False)
@@ -312,14 +311,6 @@ def test_a_killed_run_loses_at_most_what_is_under_way(tmp_path: Path) -> None:
     assert sum(endpoint.answered.values()) == N * K - kept.total()
 
 
-def test_without_several_at_once_the_order_is_the_random_one() -> None:
-    """Runs that were begun before keep their order of asking."""
-    asked = make_design("temperature", np.arange(50) % 2, queries=3).next_round(AnswerTable.empty())
-    assert asked is not None
-    wanted = np.random.default_rng(17).permutation(150)
-    assert asking_order(17, asked, 1).tolist() == wanted.tolist()
-
-
 @pytest.mark.parametrize("at_once", [2, 3, 5])
 def test_the_queries_of_a_request_are_equal_and_follow_each_other(at_once: int) -> None:
     """Only queries with the same item, shift and temperature share one, as many as allowed."""
@@ -371,25 +362,6 @@ def test_choices_that_cannot_be_used_are_left_out() -> None:
 
 
 # The replay
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "many", "kinds"), [("honoured", 30, 2), ("ignored", 1, 1), ("identical", 30, 1)]
-)
-def test_the_replay_gives_as_many_answers_as_it_is_told(behaviour: Any, many: int, kinds: int) -> None:
-    """Several different ones, one only, or the same one every time; a seed repeats them all."""
-
-    async def ask(seed: int | None) -> list[str]:
-        async with replayed([0.0], Behaviour(n=behaviour)) as (server, endpoint):
-            reply = await endpoint.ask(asking("Is 0 odd? Yes or No.", temperature=None, n=30, seed=seed))
-            assert server.answered == many
-            assert reply.completion_tokens == many
-            return [reply.text, *(one.text for one in reply.further)]
-
-    found = asyncio.run(ask(None))
-    assert (len(found), len(set(found))) == (many, kinds)
-    first, second = asyncio.run(ask(7)), asyncio.run(ask(7))
-    assert first == second
 
 
 # End to end

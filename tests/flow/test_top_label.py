@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import expit, logsumexp, softmax
 from scipy.stats import binom
 
@@ -17,12 +15,10 @@ from blindcal.choice_design import (
 )
 from blindcal.design import answer_design
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate.axis import LOG_ODDS, Excess, margin_axis
-from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_P, MID_S
-from blindcal.estimate.latent import functionals as of
+from blindcal.estimate.axis import Excess, margin_axis
+from blindcal.estimate.grid import EDGES_S, HALF, MID_S
 from blindcal.estimate.latent.fitting import excess_of, fit_problem
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.readings import read
 from blindcal.estimate.truth import drawn_answer_ece, top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.items.score_files import read_choices
@@ -114,60 +110,6 @@ def test_the_first_of_several_drawn_answers_is_the_one_given() -> None:
 
 
 # The likelihood
-
-
-@given(
-    level=st.floats(-2, 2),
-    slope=st.floats(-2, 2),
-    ks=st.lists(st.integers(2, 8), min_size=1, max_size=4),
-)
-@settings(max_examples=20, deadline=None)
-def test_margins_stand_for_log_odds_below_them(level: float, slope: float, ks: list[int]) -> None:
-    """The log-odds lie below the margin by 0 to log(k - 1), and tables keep their sums for each label."""
-    axis = margin_axis(np.array(ks), Excess(level, slope))
-    below = (MID_S[:, None] - axis.nodes)[HALF:]
-    assert below.min() >= -1e-12
-    assert below.max() <= np.log(max(max(ks) - 1, 1)) + 1e-12
-    table = np.zeros(2 * CELLS)
-    table[HALF:CELLS], table[CELLS + HALF :] = 0.4 / (CELLS - HALF), 0.6 / (CELLS - HALF)
-    moved = axis.to_log_odds(table)
-    assert moved[:CELLS].sum() == pytest.approx(0.4)
-    assert moved[CELLS:].sum() == pytest.approx(0.6)
-
-
-def test_the_excess_of_two_answers_is_zero() -> None:
-    """With two answers a margin is the log-odds."""
-    axis = margin_axis(np.array([2, 2]), Excess(0.3, 0.5))
-    assert np.array_equal(axis.nodes, MID_S[:, None])
-    assert axis.calibrated == pytest.approx(MID_S, abs=1e-3)
-
-
-def test_a_calibrated_table_of_margins_is_calibrated_in_log_odds() -> None:
-    """If labels follow the calibrated log-odds of a margin, they follow the log-odds too, in every bin."""
-    axis = margin_axis(np.array([6]), Excess(0.4, 0.3))
-    density = np.zeros(CELLS)
-    density[HALF:] = np.diff(np.concatenate([[0.5], expit(EDGES_S[HALF + 1 :])]))
-    density /= density.sum()
-    up = expit(axis.calibrated)
-    table = axis.to_log_odds(np.concatenate([density * (1 - up), density * up]))
-    assert np.abs(of.gaps(table, 10)).max() < 2e-4
-
-
-def test_answers_are_read_on_any_axis() -> None:
-    """The same patterns as if they had been counted there: curves, cut to what the sharp answers leave."""
-    labels, logits = model(300, 6)
-    choices = np.full(300, 6)
-    problem = Problem.of_answers(labels, answers_of(labels, logits, 3.0), choices=choices)
-    one, other = (margin_axis(choices, excess) for excess in (Excess(0.5, 0.3), Excess(-0.5, 0.0)))
-    found, wanted = read(problem, Noise(), one).on(other), read(problem, Noise(), other)
-    assert np.array_equal(found.curves, wanted.curves)
-    assert found.curves.shape[0] > 100
-    assert not found.curves[:, :HALF].any()
-    cut_off = (found.curves[:, HALF:] == 0).any(axis=1)
-    assert 0 < cut_off.sum() < cut_off.size
-    both = found.relabelled().relabelled()
-    assert np.array_equal(both.curves, found.curves)
-    assert not np.array_equal(found.relabelled().curves, found.curves)  # a wrong answer had lower log-odds
 
 
 def test_several_noisy_answers_of_an_item_share_its_log_odds() -> None:
@@ -282,30 +224,6 @@ def test_queries_count_the_plain_answer(queries: float) -> None:
     assert (about[about != PLAIN] == given[items[about != PLAIN]]).all()
 
 
-def test_half_of_the_queries_have_gumbel_numbers() -> None:
-    """The others have the shift alone; all shifts of margins are negative, since the given answer leads."""
-    labels, logits = model(1000)
-    rounds = rounds_of(GivenAnswerDesign(labels, np.full(1000, 4), 2.0, 5), logits)
-    biases = np.concatenate([one.biases for one in rounds if one.biases is not None])
-    about = np.concatenate([one.about for one in rounds if one.about is not None])
-    asked = biases[about != PLAIN]
-    hard = (asked != 0).sum(axis=1) == 1
-    assert hard.mean() == pytest.approx(0.5, abs=0.01)
-    assert asked[hard].min(axis=1).max() < 0
-
-
-def test_a_round_depends_on_the_seed_and_earlier_answers_alone() -> None:
-    """The same seed asks the same."""
-    labels, logits = model(200)
-    choices = np.full(200, 4)
-    one, two = (rounds_of(GivenAnswerDesign(labels, choices, 2.5, 1), logits) for _ in range(2))
-    for first, second in zip(one, two, strict=True):
-        assert np.array_equal(first.items, second.items)
-        assert first.biases is not None
-        assert second.biases is not None
-        assert np.array_equal(first.biases, second.biases)
-
-
 def test_items_without_a_valid_plain_answer_are_not_asked_again() -> None:
     """What is said about nothing cannot be read."""
     labels, logits = model(100)
@@ -418,14 +336,6 @@ def test_real_models_are_estimated_as_well_as_promised() -> None:
         errors.append(simulate("latent", known.labels, known.logits, bins=10, repeats=1).mae)
     assert len(errors) == 5
     assert np.mean(errors) <= 0.008
-
-
-def test_the_usual_axis_is_log_odds() -> None:
-    """Two answers are read on the axis that they always were."""
-    assert LOG_ODDS.direct
-    assert LOG_ODDS.first == 0
-    assert np.array_equal(LOG_ODDS.calibrated, MID_S)
-    assert expit(MID_S[1:-1]) == pytest.approx(MID_P[1:-1], abs=2e-3)
 
 
 def test_the_truth_of_a_drawn_answer_counts_each_by_its_probability() -> None:

@@ -23,7 +23,7 @@ from blindcal.records import FloatArray, Item, Request, Targets
 from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.logprobs import Reader, log_odds
 from blindcal.settings import Settings
-from blindcal.store.run_store import ServedModel
+from blindcal.store.stored import ServedModel
 from certified_runs import certificate, near, ruled, side
 from serving import model_or_skip
 

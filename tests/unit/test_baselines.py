@@ -14,13 +14,10 @@ from blindcal.design import BlindDesign
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.published.blind import blind
 from blindcal.estimate.published.face_value import (
-    EXTRACTION_REACH,
     extracted,
     findings_at_face_value,
-    flip_bounds,
     sampled_shares,
 )
-from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray
@@ -33,17 +30,6 @@ def test_sampling_counts_the_valid_answers() -> None:
     answers = np.array([1, 0, 1, -1, 0, -1, 1, 1])
     asked = AnswerTable(items, np.zeros(8), np.ones(8), answers)
     assert sampled_shares(5, asked) == pytest.approx([2 / 3, 0, np.nan, 1, np.nan], nan_ok=True)
-
-
-@pytest.mark.parametrize(("answer", "p"), [(1, expit(7.5)), (0, expit(-7.5))])
-def test_one_query_of_extraction_says_sigmoid_of_plus_or_minus_seven_and_a_half(
-    answer: int, p: float
-) -> None:
-    """K = 1 asks b = 0, which leaves half of [-15, 15] (METHOD 3)."""
-    asked = make_design("extraction", [1], queries=1).next_round(AnswerTable.empty())
-    assert asked is not None
-    assert asked.shifts.tolist() == [0.0]
-    assert extracted(1, AnswerTable.empty().with_round(asked, np.array([answer]))) == pytest.approx([p])
 
 
 def bisected(p: float, queries: int) -> float:
@@ -68,24 +54,6 @@ def test_extraction_is_bisection(queries: int) -> None:
     assert len(answered) == 50 * queries
     found = extracted(50, answered)
     assert found == pytest.approx([bisected(f, queries) for f in p], abs=1e-12)
-
-
-def test_extraction_converges_to_the_probability() -> None:
-    """Each query halves the interval, so K queries leave at most 15/2^K of log-odds error within reach."""
-    s = np.linspace(-14.9, 14.9, 200)
-    labels = np.ones(200, int)
-    answered = ask(make_design("extraction", labels, queries=12), expit(s))
-    found = extracted(200, answered)
-    assert np.abs(logit(found) - s).max() <= EXTRACTION_REACH / 2**12 + 1e-6
-
-
-def test_an_invalid_answer_leaves_the_range_as_it_is() -> None:
-    """A query without a valid answer narrows nothing; an item without any has no probability."""
-    shifts = np.array([0.0, 7.5, 0.0])
-    answered = AnswerTable(np.array([0, 0, 1]), shifts, np.zeros(3), np.array([0, -1, -1]))
-    low, high = flip_bounds(2, answered)
-    assert (low.tolist(), high.tolist()) == ([0.0, -15.0], [15.0, 15.0])
-    assert extracted(2, answered) == pytest.approx([expit(-7.5), np.nan], nan_ok=True)
 
 
 values = st.integers(0, 20).map(lambda k: k / 20) | st.floats(0, 1)
@@ -160,17 +128,6 @@ def check_decisions(point: OperatingPoint, known: list[tuple[int, float]]) -> No
         assert found == (pytest.approx(part / whole, abs=1e-12) if whole else None), name
 
 
-def test_rounding_leaves_nothing_of_nothing() -> None:
-    """Below every probability all positives are found, to the last digit: no rate of 1e-16 is left over."""
-    for n in range(2, 100):
-        found = findings_at_face_value(np.arange(n) % 2, np.linspace(0.3, 1, n), 5)
-        below = [point for point in found.operating if point.threshold < 0.3]
-        assert len(below) == 11
-        for point in below:
-            assert (point.false_negative.value, point.recall.value) == (0, 1)
-            assert point.negative_precision.value is None
-
-
 @pytest.mark.parametrize(
     ("method", "queries"), [("sampling", 4), ("extraction", 3), ("verbalized", 1), ("blind", 1)]
 )
@@ -203,16 +160,3 @@ def test_estimates_of_a_method_are_those_of_its_own_estimator(method: str, queri
         if method == "verbalized":  # no shift deploys a threshold on what is said
             known = replace(known, operating=(), costs=())
     assert found == known
-
-
-def test_sampling_is_biased_as_its_expectation_says() -> None:
-    """One sample per item makes every bin but the outer two empty: E ECE = E f(1-y) + E (1-f) y."""
-    n = 40_000
-    rng = np.random.default_rng(4)
-    f: FloatArray = rng.beta(2, 2, n)
-    labels = (rng.random(n) < f).astype(np.int64)
-    answered = ask(make_design("sampling", labels, queries=1), f)
-    ece = float(binned_ece(labels, sampled_shares(n, answered), 5).ece)
-    expected = 2 * float((f * (1 - f)).mean())
-    # of n items, each wrong with its own chance: a binomial's sd is at most 1/(2 sqrt n)
-    assert abs(ece - expected) < 4 / (2 * np.sqrt(n))

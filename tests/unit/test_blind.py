@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.published.blind import BlindResult, blind, blind_subsets
-from blindcal.estimate.truth import bins_blind
 from blindcal.records import Estimate, FloatArray, IntArray
 from theorem import blind_bounds
 
@@ -73,27 +72,6 @@ def test_subsets_are_disjoint_and_even(n: int, bins: int, seed: int) -> None:
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_every_item_is_as_likely_in_every_subset() -> None:
-    """The assignment is random: over 2,000 draws an item's subsets come up evenly."""
-    rng = np.random.default_rng(0)
-    draws = np.array([blind_subsets(7, 3, rng) for _ in range(2000)])
-    for m, share in enumerate([3 / 7, 2 / 7, 2 / 7]):
-        # binomial: sd = sqrt(share (1-share) / 2000) <= .0112; 4.5 of them for 21 comparisons
-        assert np.abs((draws == m).mean(axis=0) - share).max() < 4.5 * 0.0112
-
-
-def test_the_order_of_items_does_not_matter() -> None:
-    """A permutation of the rows changes nothing."""
-    rng = np.random.default_rng(3)
-    f = rng.random(200)
-    labels = (rng.random(200) < f).astype(np.int64)
-    thresholds, answers = asked(f, 5, rng)
-    order = rng.permutation(200)
-    found = blind(labels, thresholds, answers)
-    again = blind(labels[order], thresholds[order], answers[order])
-    assert found.gaps == pytest.approx(again.gaps, abs=1e-12)
-
-
 def expected_gap(m: int, bins: int) -> float:
     """E Delta_m for f uniform on (0, 1) and E[Y|f] = f^2: the integral of c_m - f^2 over bin m."""
     low, high = (m - 1) / bins, m / bins
@@ -121,50 +99,6 @@ def test_gaps_have_their_expectation_and_variance_within_the_bound() -> None:
     assert ((eces - tce) ** 2).mean() <= bounds.mse
     # |noise| only adds: the mean of the sum lies above the sum of |means|, within B_stat
     assert 0 <= eces.mean() - np.abs(expected).sum() <= bounds.statistical
-
-
-def test_gaps_have_their_expectation_on_any_population() -> None:
-    """E Delta_m = E (c_m - Y) 1[f in bin m], checked on a fixed set of items over random subsets."""
-    rng = np.random.default_rng(8)
-    n, bins, audits = 600, 5, 2000
-    f = rng.beta(0.4, 0.3, n)
-    labels = (rng.random(n) < 0.2 + 0.5 * f).astype(np.int64)
-    where = np.minimum((f * bins).astype(int), bins - 1)
-    expected = np.bincount(where, (where + 0.5) / bins - labels, minlength=bins) / n
-    gaps = np.array([audit(labels, f, bins, rng).gaps for _ in range(audits)])
-    assert np.abs(gaps.mean(axis=0) - expected).max() < 4 * math.sqrt(2 * bins / n / audits)
-
-
-def test_the_estimate_is_consistent() -> None:
-    """With M = N^(1/5) the error at N = 10^3, 10^4, 10^5, 10^6 falls, and stays within the bound."""
-    rng = np.random.default_rng(11)
-    errors = []
-    for n, audits in ((10**3, 200), (10**4, 60), (10**5, 20), (10**6, 4)):
-        bins = bins_blind(n)
-        squares = []
-        for _ in range(audits):
-            f = rng.random(n)
-            found = audit((rng.random(n) < f**2).astype(np.int64), f, bins, rng)
-            squares.append((float(found.ece) - 1 / 6) ** 2)
-        errors.append(math.sqrt(float(np.mean(squares))))
-        assert np.mean(squares) <= blind_bounds(n, bins, lipschitz=2.0).mse
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.2 * errors[0]
-
-
-def test_the_first_subset_needs_no_answers() -> None:
-    """Subset 1 counts as above its threshold whatever its answers hold, even nothing."""
-    labels, thresholds = [1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5]
-    plain = blind(labels, thresholds, [1, 1, 1, 0], bins=2)
-    silent = blind(labels, thresholds, np.array([None, NAN, 1, 0]), bins=2)
-    assert plain.gaps.tolist() == silent.gaps.tolist() == [0.125, -0.125]
-    assert silent.invalid == 0
-
-
-def test_one_bin_is_the_difference_of_means_without_a_query() -> None:
-    """With M = 1 nothing is asked: the gap is 1/2 - mean label."""
-    found = blind([1, 1, 1, 0], [0, 0, 0, 0], [-1, -1, -1, -1], bins=1)
-    assert found.gaps.tolist() == [-0.25]
 
 
 def test_an_empty_subset_leaves_its_gaps_undefined_and_the_sum_refused() -> None:
@@ -247,12 +181,6 @@ def test_findings_say_which_gaps_are_not_known() -> None:
     assert [one.gap.value is None for one in found.bins] == [False, False, True, True, False]
     assert (found.ece, found.leaning, found.overconfidence) == (Estimate(None),) * 3
     assert found.ece_if_invalid == (0.0, 1.0)
-
-
-def test_valid_answers_have_no_bound_to_state() -> None:
-    """Without invalid answers the bound is zero and nothing is noted."""
-    found = blind([1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5], [1, 1, 1, 0], bins=2)
-    assert (found.invalid, found.invalid_bound, found.notes) == (0, 0.0, ())
 
 
 BAD = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.estimate.noise import LEAST_ANSWERS, ControlCounts, Drift, drift_test, estimate_noise
+from blindcal.estimate.noise import ControlCounts, Drift, drift_test, estimate_noise
 from blindcal.records import INVALID, AnswerTable, IntArray
 
 
@@ -46,11 +46,6 @@ def test_a_change_is_found_and_placed() -> None:
             assert abs(found.at - 1500) < 450
 
 
-def test_most_changes_are_found_at_1000_answers() -> None:
-    """All log-odds + 1 half-way: found in more than half of the runs with 1,000 answers."""
-    assert np.mean([drift_of(1000, seed, drift=1.0).pvalue < 0.001 for seed in range(60)]) > 0.5
-
-
 def test_rounds_are_tested_together_and_numbered_through() -> None:
     """A change in the second round is placed after the queries of the first; invalid answers do not count."""
     labels, first = asked(1000, 1)
@@ -61,15 +56,6 @@ def test_rounds_are_tested_together_and_numbered_through() -> None:
     assert found is not None
     assert found.pvalue < 1e-6
     assert abs(found.at - 2000) < 200
-
-
-def test_few_answers_are_not_drift_of() -> None:
-    """Too few answers, or answers without any variation, give no test at all."""
-    labels, table = asked(LEAST_ANSWERS - 1, 0)
-    assert drift_test(labels, [table]) is None
-    labels, table = asked(200, 0)
-    same = AnswerTable(table.items, table.shifts, table.temperatures, np.ones(200, np.int64))
-    assert drift_test(labels, [same]) is None
 
 
 def noisy(n: int, seed: int, *, jitter: float = 0.0, flips: float = 0.0) -> tuple[float, float]:

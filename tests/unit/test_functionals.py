@@ -75,26 +75,6 @@ def test_decisions_count_the_items_at_or_above_each_threshold(seed: int) -> None
         assert true[j] == pytest.approx(np.mean(above & (y == 1)))
 
 
-@given(seeds, st.integers(1, 30))
-@settings(max_examples=20)
-def test_tce_is_at_least_every_binned_error(seed: int, bins: int) -> None:
-    """Bins only cancel; the error cell by cell is the largest."""
-    table, _, _ = items(seed)
-    assert float(of.ece(table, bins)) <= float(of.tce(table)) + 1e-12
-
-
-@given(seeds)
-@settings(max_examples=20)
-def test_swapping_the_classes_mirrors_everything(seed: int) -> None:
-    """Under other names gaps change sign and order; accuracy, AUROC, Brier score and log loss stay."""
-    table, _, _ = items(seed)
-    negative, positive = of.by_label(table)
-    mirrored = np.concatenate([positive[::-1], negative[::-1]])
-    assert of.gaps(mirrored, 5) == pytest.approx(-of.gaps(table, 5)[::-1], abs=1e-12)
-    for same in (of.accuracy, of.auroc, of.brier, of.log_loss, of.tce):
-        assert float(same(mirrored)) == pytest.approx(float(same(table)), nan_ok=True)
-
-
 def test_stacks_of_tables_are_taken_at_once() -> None:
     """Every functional of a stack is the stack of the functionals."""
     tables = np.stack([items(seed)[0] for seed in range(4)])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import expit, logit
 
 from blindcal.estimate import grid
 
@@ -23,14 +22,6 @@ def test_cells_cover_every_probability_once() -> None:
     assert (grid.WIDTH_S > 0).all()
 
 
-def test_the_grid_is_symmetric() -> None:
-    """Swapping the classes' names maps cells onto cells."""
-    assert pytest.approx(1 - grid.EDGES_P[::-1], abs=1e-12) == grid.EDGES_P
-    assert pytest.approx(-grid.MID_S[::-1], abs=1e-9) == grid.MID_S
-    assert pytest.approx(grid.WIDTH_S[::-1], abs=1e-9) == grid.WIDTH_S
-    assert grid.EDGES_P[grid.HALF] == 0.5
-
-
 @pytest.mark.parametrize("bins", [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20])
 def test_usual_bins_are_unions_of_cells(bins: int) -> None:
     """Every edge of the usual binnings is an edge of a cell, so that no cell is shared."""
@@ -38,17 +29,6 @@ def test_usual_bins_are_unions_of_cells(bins: int) -> None:
     assert (np.isclose(share, 0) | np.isclose(share, 1)).all()
     edges = np.arange(bins + 1) / bins
     assert np.abs(grid.EDGES_P[:, None] - edges).min(axis=0).max() < 1e-12
-
-
-@given(st.integers(1, 60))
-def test_every_cell_is_shared_out_among_bins(bins: int) -> None:
-    """Any binning takes each cell exactly once, in order."""
-    share = grid.memberships(bins)
-    assert share.shape == (grid.CELLS, bins)
-    assert share.sum(axis=1) == pytest.approx(np.ones(grid.CELLS))
-    assert ((share >= 0) & (share <= 1)).all()
-    width = np.diff(grid.EDGES_P) @ share
-    assert width == pytest.approx(np.full(bins, 1 / bins), abs=1e-9)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
@@ -72,22 +52,3 @@ def test_shifts_and_thresholds_name_the_same_edges() -> None:
         grid.CELLS - 1,
         grid.CELLS - 1,
     ]
-
-
-@given(st.floats(-10, 10))
-def test_positions_run_with_the_cells(s: float) -> None:
-    """A probability's place lies within the cell that holds it."""
-    p = float(expit(s))
-    place = float(grid.positions(np.array([p]))[0])
-    cell = min(int(np.floor(place)), grid.CELLS - 1)
-    assert grid.EDGES_P[cell] - 1e-12 <= p <= grid.EDGES_P[cell + 1] + 1e-12
-
-
-def test_cells_resolve_what_thresholds_can() -> None:
-    """Cells are 1/480 wide in the middle, hardly wider in the tails, and at most 1/4 in log-odds."""
-    width = np.diff(grid.EDGES_P)
-    middle = (grid.MID_P > 0.025) & (grid.MID_P < 0.975)
-    assert width[middle] == pytest.approx(np.full(middle.sum(), 1 / grid.LEVELS))
-    assert width.max() <= 1.2 / grid.LEVELS
-    assert grid.WIDTH_S[1:-1].max() <= 0.25 + 1e-9
-    assert logit(grid.EDGES_P[1]) == pytest.approx(-grid.REACH)

@@ -22,14 +22,6 @@ def test_the_pvalue_is_the_published_one() -> None:
     assert found.given == pytest.approx([1907 / 7477, 2222 / 7477, 2507 / 7477, 841 / 7477])
 
 
-def test_two_answers_are_the_test_of_mcnemar() -> None:
-    """With two answers only the off-diagonal counts matter: (b - c)^2 / (b + c)."""
-    found = AnswerMargins.of(((50, 9), (25, 40)))
-    assert found is not None
-    assert found.pvalue == pytest.approx(chi2.sf((9 - 25) ** 2 / (9 + 25), 1))
-    assert found.moved == pytest.approx((25 - 9) / 124)
-
-
 def test_nothing_is_claimed_without_wrong_answers_or_with_groups() -> None:
     """No wrong answer, no test; items in groups, no test; no answers, nothing at all."""
     right = AnswerMargins.of(((5, 0, 0), (0, 7, 0), (0, 0, 9)))
@@ -40,15 +32,6 @@ def test_nothing_is_claimed_without_wrong_answers_or_with_groups() -> None:
     assert grouped.pvalue is None
     assert AnswerMargins.of(()) is None
     assert AnswerMargins.of(((0, 0, 0),) * 3) is None
-
-
-def test_an_answer_that_nobody_gives_does_not_count() -> None:
-    """An answer that is neither given nor right changes nothing."""
-    without = AnswerMargins.of(((20, 7, 3), (4, 30, 5), (6, 2, 25)))
-    having = AnswerMargins.of(((20, 7, 3, 0), (4, 30, 5, 0), (6, 2, 25, 0), (0, 0, 0, 0)))
-    assert without is not None
-    assert having is not None
-    assert having.pvalue == pytest.approx(without.pvalue)
 
 
 def test_the_pvalue_of_a_fair_model_is_uniform() -> None:

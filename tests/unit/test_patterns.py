@@ -129,33 +129,10 @@ def test_the_posterior_is_bayes_rule(seed: int) -> None:
     assert found == pytest.approx(bayes / bayes.sum(axis=1, keepdims=True), abs=1e-9)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.2]))
-@settings(max_examples=15)
-def test_the_order_of_queries_does_not_matter(seed: int, jitter: float) -> None:
-    """Rows in another order give the same patterns, counts and owners."""
-    rng = np.random.default_rng(seed)
-    queries = random_queries(rng)
-    order = rng.permutation(queries.items.size)
-    _, shifts, temperatures, answers, items, _ = queries
-    again = Queries(queries.labels, shifts[order], temperatures[order], answers[order], items[order])
-    first, second = queries.patterns(jitter), again.patterns(jitter)
-    assert first.of_item.tolist() == second.of_item.tolist()
-    assert first.counts.tolist() == second.counts.tolist()
-    table = random_table(rng)
-    assert first.mass(table) == pytest.approx(second.mass(table))
-
-
 def one_item(shifts: list[float], answers: list[int], temperatures: float = 0.0, label: int = 1) -> Patterns:
     rows = len(shifts)
     zeros, heats = np.zeros(rows, np.int64), np.full(rows, temperatures)
     return Queries(np.array([label]), np.array(shifts), heats, np.array(answers), zeros).patterns()
-
-
-def test_thresholds_leave_an_interval() -> None:
-    """Positive at p >= 0.3 and negative at 0.7 leaves the cells in between, of the item's label."""
-    low, high = -EDGES_S[[150, 400]]
-    found = one_item([low, high], [1, 0])
-    assert (found.start.tolist(), found.stop.tolist()) == ([CELLS + 150], [CELLS + 400])
 
 
 def test_contradictions_are_counted_and_read_as_lying_between() -> None:
@@ -173,23 +150,6 @@ def test_both_answers_at_one_threshold_leave_the_cells_beside_it(edge: int) -> N
         found = one_item([-EDGES_S[edge]] * 2, [0, 1], label=label)
         assert found.start.tolist() == [label * CELLS + edge - 1]
         assert found.stop.tolist() == [label * CELLS + edge + 1]
-
-
-def test_items_without_a_valid_answer_say_nothing() -> None:
-    """Invalid and forced answers leave all cells open."""
-    for shifts, answers in (([0.0], [-1]), ([np.inf], [1]), ([-np.inf], [0]), ([], [])):
-        found = one_item(shifts, answers)
-        assert (found.start.tolist(), found.stop.tolist()) == ([CELLS], [2 * CELLS])
-
-
-def test_relabelled_patterns_are_those_of_the_other_label() -> None:
-    """The same answers under the other label, for intervals and curves alike."""
-    rng = np.random.default_rng(3)
-    queries, table = random_queries(rng), random_table(rng)
-    patterns = queries.patterns()
-    other = Queries(1 - queries.labels, *queries[1:])
-    brute = brute_likelihood(other, table, 0.0)
-    assert patterns.relabelled().mass(table)[patterns.of_item] == pytest.approx(brute, rel=1e-6, abs=1e-12)
 
 
 def test_the_number_of_patterns_does_not_grow_with_items() -> None:

@@ -89,13 +89,6 @@ def test_the_meter_counts_tokens_and_corrections() -> None:
     assert meter.book(0.0, 100) == 15
 
 
-def test_the_stricter_limit_rules() -> None:
-    """With both limits the slower one decides."""
-    meter = RateLimiter(rpm=60, tpm=600)
-    meter.book(0.0, 100)
-    assert meter.book(0.0, 1) == 10
-
-
 def test_fewer_tokens_than_booked_do_not_loosen_the_limit_on_requests() -> None:
     """With both limits, 60 requests a minute stay 60, however few tokens each of them took."""
     meter, starts = RateLimiter(rpm=60, tpm=6000), []

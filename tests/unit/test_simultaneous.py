@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2, norm
 
-from blindcal.errors import InputError
-from blindcal.estimate.uncertainty import beyond, difference_pvalues, holm, level_of_each, outlier_pvalues
+from blindcal.estimate.uncertainty import beyond, difference_pvalues, holm, outlier_pvalues
 from blindcal.evidence import estimate
 from blindcal.records import Estimate
-from blindcal.settings import Settings
-from reporting import evidence, population
+from reporting import evidence
 
 PVALUES = st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12)
 
@@ -34,12 +32,6 @@ def test_holm_rejects_step_by_step(pvalues: list[float | None], alpha: float) ->
     assert [one is None for one in adjusted] == [p is None for p in pvalues]
     near = {k for k, p in enumerate(adjusted) if p is not None and abs(p - alpha) < 1e-12}  # rounding decides
     assert {k for k, p in enumerate(adjusted) if p is not None and p <= alpha} - near == rejected - near
-
-
-def test_levels_share_the_error() -> None:
-    """The errors of all intervals add up to what is allowed; one interval keeps its level."""
-    assert level_of_each(0.95, 1) == pytest.approx(0.95)
-    assert 20 * (1 - level_of_each(0.95, 20)) == pytest.approx(0.05)
 
 
 def test_a_far_interval_is_that_of_a_normal_distribution() -> None:
@@ -70,19 +62,6 @@ def test_a_part_is_compared_with_all_others() -> None:
         variance = np.diag(covariances[k]) + 1 / weights.sum(axis=0)
         assert p == pytest.approx(chi2.sf(((values[k] - mean) ** 2 / variance).sum(), 2), rel=1e-6)
     assert min(difference_pvalues([np.ones(2)] * 4, covariances)) == pytest.approx(1)
-
-
-def test_the_pvalues_of_equal_parts_are_even() -> None:
-    """Among normal estimates with one mean, each p-value is below alpha in alpha of all cases."""
-    rng = np.random.default_rng(1)
-    covariances = [np.eye(2) * scale for scale in (1.0, 2.0, 0.5, 1.5)]
-    drawn = [
-        difference_pvalues([np.sqrt(c[0, 0]) * rng.standard_normal(2) for c in covariances], covariances)[1]
-        for _ in range(2000)
-    ]
-    for alpha in (0.05, 0.5):
-        room = 4 * np.sqrt(alpha * (1 - alpha) / 2000)
-        assert np.mean(np.array(drawn) < alpha) == pytest.approx(alpha, abs=room)
 
 
 def test_what_differs_most_is_set_aside_first() -> None:
@@ -128,21 +107,3 @@ def test_one_part_that_is_off_is_found_and_the_others_are_left_alone() -> None:
             ends = (wider.low, narrow.low, narrow.high, wider.high)
             assert all(a <= b for a, b in pairwise(ends)), name
             assert wider.half_width > narrow.half_width
-
-
-def test_few_items_raise_no_alarm() -> None:
-    """A part that is too small to trust is not tested, and does not count among those that are."""
-    labels, p = population(700, seed=4)
-    names = ["large"] * 650 + ["small"] * 50
-    large, small = estimate(evidence("latent", labels, p, parts=names)).parts
-    assert small.few
-    assert (small.calibrated_pvalue, small.same_pvalue, large.same_pvalue) == (None, None, None)
-    alone = estimate(evidence("latent", labels, p, parts=["large"] * 650 + [None] * 50)).parts[1]
-    assert large.calibrated_pvalue == alone.calibrated_pvalue
-
-
-def test_without_parts_nothing_is_simultaneous() -> None:
-    """The option needs a field to break down by, and says so."""
-    with pytest.raises(InputError, match="simultaneous: is about the parts of a breakdown"):
-        Settings(model="m", simultaneous=True)
-    assert Settings(model="m", simultaneous=True, by_field="topic").estimation.simultaneous

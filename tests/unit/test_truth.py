@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -52,38 +51,6 @@ def test_top_label_gaps_are_those_of_a_naive_loop(rows: list[tuple[int, float]],
     assert found.gaps == pytest.approx(naive_gaps(right, confidence, bins), abs=1e-12)
 
 
-@given(scored)
-def test_top_label_does_not_depend_on_which_class_is_called_positive(rows: list[tuple[int, float]]) -> None:
-    """Swapping the classes' names leaves the top-label error as it is, away from f = 1/2 exactly."""
-    rows = [(y, f) for y, f in rows if abs(f - 0.5) > 1e-9] or [(1, 0.75)]
-    labels, p = np.array([y for y, _ in rows]), np.array([f for _, f in rows])
-    p = np.round(p * 2**20) / 2**20  # so that 1 - p is exact and no item crosses an edge by rounding
-    labels, p = labels[p != 0.5], p[p != 0.5]
-    if labels.size == 0:
-        return
-    here = binned_ece(labels, p, 8, top_label=True)
-    there = binned_ece(1 - labels, 1 - p, 8, top_label=True)
-    assert here.gaps == pytest.approx(there.gaps, abs=1e-12)
-
-
-@given(scored, st.integers(1, 12), st.randoms(use_true_random=False))
-def test_the_order_of_items_does_not_matter(rows: list[tuple[int, float]], bins: int, random: object) -> None:
-    """A permutation of the items changes nothing."""
-    shuffled = rows.copy()
-    random.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis hands out a random.Random
-    first, second = (binned_ece([y for y, _ in r], [f for _, f in r], bins) for r in (rows, shuffled))
-    assert first.gaps == pytest.approx(second.gaps, abs=1e-12)
-
-
-@given(scored, st.integers(1, 6), st.integers(1, 4))
-def test_finer_bins_never_lower_the_error(rows: list[tuple[int, float]], bins: int, factor: int) -> None:
-    """Splitting every bin can only undo cancellation, so the binned ECE does not fall."""
-    labels, p = [y for y, _ in rows], np.round(np.array([f for _, f in rows]) * 1024) / 1024
-    p = p + 1 / 4096 * (p < 1)  # off every edge, so that rounding of edges does not matter
-    coarse, fine = (float(binned_ece(labels, p, many).ece) for many in (bins, bins * factor))
-    assert coarse <= fine + 1e-12
-
-
 @pytest.mark.parametrize("bins", [1, 2, 3, 5, 7, 10, 15, 38, 49])
 def test_an_edge_belongs_to_the_bin_above_it(bins: int) -> None:
     """``f >= t_m`` holds at the edge itself, for every edge; 1 stays in the last bin."""
@@ -91,30 +58,6 @@ def test_an_edge_belongs_to_the_bin_above_it(bins: int) -> None:
     assert bin_index(edges[:-1], bins).tolist() == list(range(bins))
     assert bin_index(np.nextafter(edges[1:], 0), bins).tolist() == list(range(bins))
     assert bin_index(np.array([1.0]), bins).tolist() == [bins - 1]
-
-
-def test_edges_are_the_correctly_rounded_fractions() -> None:
-    """t_m is the double nearest to (m-1)/M, so that a threshold typed as 0.6 is an edge."""
-    assert [float(Fraction(m, 5)) for m in range(6)] == bin_edges(5).tolist()
-
-
-def test_the_worked_example() -> None:
-    """The error of four items, by hand: |.2|/4 + |.7-1|/4 + |.9-1 + .95-1|/4."""
-    found = binned_ece([1, 0, 1, 1], [0.9, 0.2, 0.7, 0.95], bins=5)
-    assert found.gaps == pytest.approx([0, 0.05, 0, -0.075, -0.0375])
-    assert found.ece.value == pytest.approx(0.1625)
-
-
-def test_gaps_converge_to_their_expectation() -> None:
-    """For f uniform and E[Y|f] = f^2 the gap of a bin is the integral of f - f^2 over it."""
-    n, bins = 200_000, 4
-    rng = np.random.default_rng(1)
-    f = rng.random(n)
-    found = binned_ece(rng.random(n) < f**2, f, bins)
-    edges = np.arange(bins + 1) / bins
-    expected = np.diff(edges**2 / 2 - edges**3 / 3)
-    # one item's contribution is at most 1 in size: sd of a gap <= 1/(2 sqrt n); 4 of them
-    assert np.abs(found.gaps - expected).max() < 4 / (2 * math.sqrt(n))
 
 
 def test_the_bin_rule_gives_the_published_numbers() -> None:

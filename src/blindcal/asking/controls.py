@@ -20,15 +20,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import numpy as np
 
+from blindcal.asking.endpoint_identity import lost_since
 from blindcal.asking.governor import LastWord
 from blindcal.asking.job import Job
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round
-from blindcal.store.run_store import Store, StoredReply
+from blindcal.store.run_store import Store
+from blindcal.store.stored import StoredReply
 
 ControlKind: TypeAlias = Literal["up", "down", "repeat"]
 
@@ -36,12 +37,9 @@ CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # for each wrong forced answer, and 
 _TURNS: tuple[ControlKind, ...] = ("up", "repeat", "down", "repeat")
 _OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
 _COOLER = 1.0  # by how much the common bias of a repeated query is smaller
-# Page's rule with a rate of wrong answers of 3% against 25%: an alarm if the log-likelihood ratio, restarted
-# at zero, reaches 8. At a rate of 3% that takes more than 10,000 controls.
-_WRONG, _RIGHT, _ALARM = np.log(0.25 / 0.03), np.log(0.75 / 0.97), 8.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """A control query: the ``nth`` of those that query number ``carrier`` carries.
 
@@ -110,8 +108,8 @@ class Controls:
         self._job, self._every, self._force = job, every, force
         self._answers = [] if every is None else stored_controls(job.store)
         self._by_carrier: dict[int, list[ControlAnswer]] = {}
-        for one in self._answers:
-            self._by_carrier.setdefault(one.control.carrier, []).append(one)
+        for answer in self._answers:
+            self._by_carrier.setdefault(answer.control.carrier, []).append(answer)
         self._can_force = job.max_shift >= IRRESISTIBLE
 
     def due(self, query: int) -> bool:
@@ -122,17 +120,19 @@ class Controls:
         """The next control query to ask before a query of this round, whose first number is ``first``."""
         if self._every is None or query % self._every:
             return None
-        heard, place = self._by_carrier.get(query, []), query - first
+        carried, place = self._by_carrier.get(query, []), query - first
         item = int(asked.items[place])
         kind = _TURNS[query // self._every % len(_TURNS)]
-        if not heard:
+        if not carried:
             if kind == "repeat" or not self._can_force:
                 other = (place + len(asked) // 2) % len(asked)
                 if other == place or asked.temperatures[other] > 0:
                     return None
-                return Control(query, 0, "repeat", int(asked.items[other]), first + other)
+                return Control(
+                    carrier=query, nth=0, kind="repeat", item=int(asked.items[other]), again=first + other
+                )
             return self._forced(query, 0, kind, item)
-        nth, wrong = len(heard), sum(one.wrong for one in heard)
+        nth, wrong = len(carried), sum(answer.wrong for answer in carried)
         if nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS) and wrong:
             other_item = (item + nth * _OTHER_ITEM) % len(self._job.items)
             return self._forced(query, nth, "down" if nth % 2 == (kind == "up") else "up", other_item)
@@ -140,9 +140,10 @@ class Controls:
 
     def _forced(self, carrier: int, nth: int, kind: ControlKind, item: int) -> Control:
         if self._job.answers == 2:
-            return Control(carrier, nth, kind, item)
+            return Control(carrier=carrier, nth=nth, kind=kind, item=item)
         turn = carrier // (self._every or 1) // 2 + nth  # every second control is a repeated query
-        return Control(carrier, nth, "up", item, answer=turn % self._job.items[item].choices)
+        answer = turn % self._job.items[item].choices
+        return Control(carrier=carrier, nth=nth, kind="up", item=item, answer=answer)
 
     def request(self, control: Control, asked: Round, first: int) -> Request:
         """The request of a control query."""
@@ -174,8 +175,8 @@ class Controls:
         since = None if self._force else bias_lost(self._answers)
         if since is None:
             return
-        forced = [one for one in self._answers[since:] if one.forced]
-        wrong = sum(one.wrong for one in forced)
+        forced = [answer for answer in self._answers[since:] if answer.forced]
+        wrong = sum(answer.wrong for answer in forced)
         raise UnfitError(
             f"logit_bias acted in the probe but no longer does: since about answer {forced[0].after + 1:,}, "
             f"{wrong} of {len(forced)} answers that were forced by the largest shift came out wrong. Answers "
@@ -188,13 +189,6 @@ class Controls:
 
 def bias_lost(answers: Iterable[ControlAnswer]) -> int | None:
     """The place of the control query from which on too many forced answers are wrong, or ``None``."""
-    sum_, since = 0.0, 0
-    for one in answers:
-        if not one.forced:
-            continue
-        if sum_ <= 0:
-            sum_, since = 0.0, one.place
-        sum_ += _WRONG if one.wrong else _RIGHT
-        if sum_ >= _ALARM:
-            return since
-    return None
+    forced = [answer for answer in answers if answer.forced]
+    since = lost_since(answer.wrong for answer in forced)
+    return None if since is None else forced[since].place

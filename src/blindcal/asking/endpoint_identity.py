@@ -1,8 +1,16 @@
-"""Whether an endpoint is still the one it was: forced answers show if the bias acts, and replies name it."""
+"""Whether an endpoint is still the one it was: forced answers show if the bias acts, and replies name it.
+
+A query that is forced by the largest shift has a known answer, whatever the model thinks. One rule tells
+whether the bias still acts, for controls of a run and for the few queries of a check: Page's, with 3% wrong
+answers against 25%. It is an alarm if the log-likelihood ratio, restarted at zero, reaches 8. At a rate of 3%
+that takes more than 10,000 forced queries; where a bias is ignored, half of them are wrong, and ten do.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,9 +18,10 @@ from blindcal.asking.job import Job
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import ReplyError
 from blindcal.records import NEGATIVE, POSITIVE, Reply
-from blindcal.store.run_store import ServedModel
+from blindcal.store.stored import ServedModel
 from blindcal.text import printable
 
+_WRONG, _RIGHT, _ALARM = math.log(0.25 / 0.03), math.log(0.75 / 0.97), 8.0
 NAMELESS = ServedModel("", "")
 
 
@@ -25,28 +34,42 @@ class ForcedReply:
     reply: Reply
 
 
-async def ask_forced(job: Job, endpoint: Endpoint, items: Sequence[int]) -> list[ForcedReply]:
-    """Force both answers of items; those that are refused are left out."""
-    wanted = [(item, answer) for item in items for answer in (POSITIVE, NEGATIVE)]
+async def ask_forced(job: Job, endpoint: Endpoint, items: Sequence[int], least: int = 6) -> list[ForcedReply]:
+    """Force both answers of items, in turn if they are fewer than ``least``; refusals are left out."""
+    turns = itertools.islice(itertools.cycle(items), max(least, len(items)))
+    wanted = [(item, answer) for item in turns for answer in (POSITIVE, NEGATIVE)]
     asking = (endpoint.ask(job.forced(item, answer)) for item, answer in wanted)
-    found = []
+    forced = []
     for (item, answer), reply in zip(
         wanted, await asyncio.gather(*asking, return_exceptions=True), strict=True
     ):
         if isinstance(reply, Reply):
-            found.append(ForcedReply(item, job.question.parse(reply).answer == answer, reply))
+            forced.append(ForcedReply(item, job.question.parse(reply).answer == answer, reply))
         elif not isinstance(reply, ReplyError):
             raise reply
-    return found
+    return forced
+
+
+def lost_since(wrong: Iterable[bool]) -> int | None:
+    """The place of the forced answer from which on too many are wrong, or ``None`` if the bias acts."""
+    ratio, since = 0.0, 0
+    for place, failed in enumerate(wrong):
+        if ratio <= 0:
+            ratio, since = 0.0, place
+        ratio += _WRONG if failed else _RIGHT
+        if ratio >= _ALARM:
+            return since
+    return None
 
 
 def bias_ignored(forced: Sequence[ForcedReply]) -> str | None:
-    """What was seen, in words, if most items do not follow the bias: one of their forced answers is wrong."""
-    wrong = {one.item for one in forced if not one.right}
-    asked = {one.item for one in forced}
-    if 2 * len(wrong) <= len(asked):
+    """What was seen, in words, if the bias does not act."""
+    wrong = [not reply.right for reply in forced]
+    if lost_since(wrong) is None:
         return None
-    return f"on {len(wrong)} of {len(asked)} items, an answer forced by the largest shift came out otherwise"
+    items = len({reply.item for reply in forced})
+    share = f"{sum(wrong)} of {len(wrong)}"
+    return f"on {items} items, {share} answers forced by the largest shift came out otherwise"
 
 
 def name_in(reply: Reply) -> ServedModel:
@@ -54,6 +77,6 @@ def name_in(reply: Reply) -> ServedModel:
     return ServedModel(printable(reply.model or "", 100), printable(reply.fingerprint or "", 100))
 
 
-def unknown_names(heard: Iterable[ServedModel], known: Sequence[ServedModel]) -> list[str]:
+def unknown_names(names: Iterable[ServedModel], known: Sequence[ServedModel]) -> list[str]:
     """The models and systems that replies name and that are not known, in words."""
-    return sorted({one.words for one in heard if one not in (known or (NAMELESS,))})
+    return sorted({name.words for name in names if name not in (known or (NAMELESS,))})

@@ -35,7 +35,8 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Progress, Reply, Request, Usage
-from blindcal.store.run_store import ReplyKind, Store, StoredReply, usage_of
+from blindcal.store.run_store import Store
+from blindcal.store.stored import ReplyKind, StoredReply, usage_of
 from blindcal.text import printable
 
 REPLY_TRIES = 3

@@ -23,7 +23,8 @@ from blindcal.records import (
     Round,
     Usage,
 )
-from blindcal.store.run_store import UNASKED, AnswerArray, Store, StoredReply
+from blindcal.store.run_store import UNASKED, AnswerArray, Store
+from blindcal.store.stored import StoredReply
 from blindcal.text import printable
 
 ALL_INVALID = 50

@@ -95,7 +95,7 @@ def blocking(asynchronous: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T
             raise
 
     signature = inspect.signature(asynchronous)
-    parameters = [one for name, one in signature.parameters.items() if name != "stop"]
+    parameters = [each for name, each in signature.parameters.items() if name != "stop"]
     waiting.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # of inspect
     waiting.__name__ = waiting.__qualname__ = asynchronous.__name__.removesuffix("_async").lstrip("_")
     return waiting

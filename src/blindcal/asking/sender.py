@@ -30,7 +30,7 @@ from blindcal.design import Design
 from blindcal.endpoints.query_format import NoAnswerWordError
 from blindcal.errors import EndpointError
 from blindcal.records import INVALID, AnswerTable, Reply, Request, Usage
-from blindcal.store.run_store import StoredReply, usage_of
+from blindcal.store.stored import StoredReply, usage_of
 
 
 @dataclass(frozen=True, slots=True)

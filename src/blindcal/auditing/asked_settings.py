@@ -15,7 +15,8 @@ from blindcal.records import Item
 from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.results.run import Run
 from blindcal.settings import Settings
-from blindcal.store.run_store import RUN_FILE, ServedModel, Store
+from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.stored import ServedModel
 from blindcal.text import printable
 
 

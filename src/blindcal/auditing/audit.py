@@ -14,17 +14,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from blindcal.asking.controls import Controls
+from blindcal.asking.job import Job
 from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import opened_run
 from blindcal.asking.run_context import RunContext, blocking
 from blindcal.asking.sender import ask_design
 from blindcal.auditing.conclude import conclude
-from blindcal.auditing.prepare import prepare
-from blindcal.auditing.prepared import Session, control_every, job_of
+from blindcal.auditing.prepare import ReadyAudit, prepare
+from blindcal.auditing.prepared import Session
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
+from blindcal.methods import METHODS, control_spacing
 from blindcal.prices import Prices
 from blindcal.records import Progress, Targets
 from blindcal.results.result import AuditResult
@@ -95,9 +97,16 @@ async def audit_async(
         truth = None if oracle is None else Path(oracle)
         ready = await prepare(session, governor, oracle=truth, targets=targets, force=force)
         run.tell("asking")
-        job, prepared = job_of(ready.session, ready.prepared), ready.prepared
-        seen = prepared.probe is not None and prepared.objection is None  # the probe saw the bias act
-        controls = Controls(job, every=control_every(ready.session) if seen else None, force=force)
+        settings, prepared = ready.session.settings, ready.prepared
+        job = Job(
+            items=loaded,
+            question=prepared.question(settings),
+            store=store,
+            max_shift=prepared.max_shift,
+            at_once=prepared.at_once,
+            answers=len(loaded.answers) or 2,
+        )
+        controls = Controls(job, every=_control_every(ready), force=force)
         outcome = await ask_design(ready.design, job, governor, planned=ready.planned, controls=controls)
         if outcome.stopped is not None and not len(outcome.answered):
             raise NotIdentifiedError(
@@ -120,4 +129,20 @@ audit = blocking(audit_async)
 def default_folder(items: str | Path, model: str) -> Path:
     """The default run folder: the same for the same items and model."""
     names = stem(Path(items)), model
-    return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", one).strip("-.") for one in names)
+    return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", name).strip("-.") for name in names)
+
+
+def _control_every(ready: ReadyAudit) -> int | None:
+    """The distance between two control queries, decided once even if the sample grows.
+
+    There are none if the method sends no bias, or the probe has not seen the bias act.
+    """
+    session, prepared = ready.session, ready.prepared
+    design = session.settings.design
+    if not METHODS[design.method].biased or prepared.probe is None or prepared.objection is not None:
+        return None
+    every = session.store.note("control_every")
+    if every is None:
+        every = control_spacing(design.sample or len(session.items))
+        session.store.set_note("control_every", every)
+    return int(every)

@@ -34,7 +34,7 @@ _DRAWN: tuple[Way, ...] = ("temperature", "repeated answers")
 _CLEARLY = 0.95  # an interval narrower than this share of another one is worth more queries of the probe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MethodOption:
     """A way to audit ``n`` items, each with so many ``answers``: its method and mean queries per item.
 
@@ -87,7 +87,15 @@ class MethodChoice:
                 options={"method": "logprobs"},
             )
         self.options = {
-            way: MethodOption(way, method, self._queries(way), n, bins, level, answers=answers)
+            way: MethodOption(
+                way=way,
+                method=method,
+                queries=self._queries(way),
+                n=n,
+                bins=bins,
+                level=level,
+                answers=answers,
+            )
             for way, method in METHOD_OF.items()
         }
 
@@ -102,24 +110,24 @@ class MethodChoice:
         """Whether no way that comes later could be clearly better, even if the endpoint allows it."""
         return self._given is None or way != "temperature" or not self._repeats_better()
 
-    def best(self, found: Probe) -> MethodOption | None:
+    def best(self, probe: Probe) -> MethodOption | None:
         """The best of the options that the endpoint allows."""
-        usable = list(found.usable)
+        usable = list(probe.usable)
         if set(_DRAWN) <= set(usable) and self._given is not None and self._repeats_better():
             usable.remove("temperature")
         return self.options[usable[0]] if usable else None
 
-    def table(self, found: Probe) -> tuple[MethodOption, ...]:
+    def table(self, probe: Probe) -> tuple[MethodOption, ...]:
         """All options, with what the probe found about them."""
-        return tuple(replace(one, trouble=found.ways.get(way)) for way, one in self.options.items())
+        return tuple(replace(option, trouble=probe.ways.get(way)) for way, option in self.options.items())
 
-    def line(self, best: MethodOption, found: Probe) -> str:
+    def line(self, best: MethodOption, probe: Probe) -> str:
         """What was chosen, and what would be better, in one line."""
         ways = list(METHOD_OF)
         better = [
-            f"{one.way} ({one.trouble})"
-            for one in self.table(found)
-            if one.trouble and ways.index(one.way) < ways.index(best.way)
+            f"{option.way} ({option.trouble})"
+            for option in self.table(probe)
+            if option.trouble and ways.index(option.way) < ways.index(best.way)
         ]
         would = f"; better would be {' or '.join(better)}" if better else ""
         return f"{best.method}, {best.times}{would}"

@@ -86,14 +86,14 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         choices=items.choices,
         simultaneous=settings.estimation.simultaneous,
     )
-    found = estimate(evidence)
+    findings = estimate(evidence)
     method = METHODS[settings.design.method]
     semantics = method.semantics(prepared.targets.semantics)
     targets = prepared.targets if method.biased and semantics == "pair" else None
     about = settings.design.method, semantics, settings.estimator_name, settings.queries
     measured = measures(*about, several=bool(items.answers))
     return AuditResult(
-        **{field.name: getattr(found, field.name) for field in fields(Findings)},
+        **{field.name: getattr(findings, field.name) for field in fields(Findings)},
         blindcal=version("blindcal"),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         complete=outcome.stopped is None,
@@ -115,21 +115,21 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         probe=prepared.probe,
         objection=prepared.objection,
         unverified=prepared.unverified,
-        oracle=None if truth is None else truth.compare(items.labels, found.ece, settings.bins, targets),
+        oracle=None if truth is None else truth.compare(items.labels, findings.ece, settings.bins, targets),
         settings=settings.fixed(items),
         repeated=items.repeated(members),
         steadiness=steady,
         shown=ShownProbabilities.of(session.store.masses(), answered.bounds),
         answers=items.answers,
-        margins=AnswerMargins.of(found.confusion, grouped=items.groups is not None),
+        margins=AnswerMargins.of(findings.confusion, grouped=items.groups is not None),
     )
 
 
 def _unusable_reasons(store: Store) -> dict[str, int]:
     """Why queries have no usable reply, and how often: the commonest reasons, and all others together."""
-    found = list(store.unusable_reasons().items())
-    reasons = {text.removeprefix("(").removesuffix(")"): count for text, count in found[:MOST_REASONS]}
-    others = sum(count for _, count in found[MOST_REASONS:])
+    counts = list(store.unusable_reasons().items())
+    named, others = counts[:MOST_REASONS], sum(count for _, count in counts[MOST_REASONS:])
+    reasons = {text.removeprefix("(").removesuffix(")"): count for text, count in named}
     return reasons | ({"other reasons": others} if others else {})
 
 
@@ -165,8 +165,8 @@ def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep
     asked = question.request(items[int(answered.items[row])].messages, shift, temperature, row, biases)
     messages = asked.messages if keep_prompts else ()
     return Example(
-        messages=tuple(Message(one.role, one.content[:EXAMPLE_CHARACTERS]) for one in messages),
-        left_out=sum(max(0, len(one.content) - EXAMPLE_CHARACTERS) for one in messages),
+        messages=tuple(Message(message.role, message.content[:EXAMPLE_CHARACTERS]) for message in messages),
+        left_out=sum(max(0, len(message.content) - EXAMPLE_CHARACTERS) for message in messages),
         logit_bias={str(token): bias for token, bias in asked.logit_bias.items()},
         threshold=1 / (1 + math.exp(min(shift, 700))),
         temperature=temperature,

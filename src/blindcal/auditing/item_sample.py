@@ -27,7 +27,7 @@ def sample_stages(items: Items, settings: Settings, store: Store) -> list[IntArr
     noted = store.note("stages")
     if noted is None and (wanted is None or wanted >= n):
         return None
-    before = [np.flatnonzero(_unpacked(one, n)) for one in noted or ()]
+    before = [np.flatnonzero(_unpacked(number, n)) for number in noted or ()]
     if noted is None and store.rounds():
         before = [np.arange(n)]  # the run was begun with all items
     seed = settings.design.seed
@@ -100,8 +100,8 @@ def _order(unit: IntArray, labels: IntArray, parts: Sequence[str | None] | None,
         named = np.unique([part or "" for part in parts], return_inverse=True)[1]
     stratum = named[first] * answers + label
     place = np.empty(first.size)
-    for one in np.unique(stratum):
-        mine = np.flatnonzero(stratum == one)
+    for number in np.unique(stratum):
+        mine = np.flatnonzero(stratum == number)
         place[mine] = (rng.permutation(mine.size) + rng.uniform(1e-9, 1)) / mine.size
     rank = np.empty(first.size, np.int64)
     rank[np.argsort(place, kind="stable")] = np.arange(first.size)

@@ -191,30 +191,30 @@ async def _with_probe(session: Session, governor: Governor, targets: Targets | N
         session.run.tell("choosing answer tokens")
         choice = await choose_tokens(endpoint, asked, sample[-PILOTS:], settings)
     session.run.tell("probing the endpoint")
-    found = await probe_sampled(asked, sample, choice, settings, choosing)
-    name = design.method if choosing is None else _chosen(session, choosing, found, choice.no_ids, force)
+    probed = await probe_sampled(asked, sample, choice, settings, choosing)
+    name = design.method if choosing is None else _chosen(session, choosing, probed, choice.no_ids, force)
     method = METHODS[name]
-    unfit = objection(found, method)
+    unfit = objection(probed, method)
     if unfit is not None and choice.doubt:
         unfit = f"{unfit}; {choice.doubt}"
     if unfit is not None and not force:
         session.store.forget("probe")
-        raise _refusal(found, name, unfit)
+        raise _refusal(probed, name, unfit)
     targets = choice.targets
     return Prepared(
         targets=targets if method.biased else replace(targets, semantics=_semantics(settings, method)),
-        max_shift=found.max_shift if "thresholds" in found.usable else design.limit - design.offset,
-        jitter=found.noise if method.biased else 0.0,
-        probe=found,
+        max_shift=probed.max_shift if "thresholds" in probed.usable else design.limit - design.offset,
+        jitter=probed.noise if method.biased else 0.0,
+        probe=probed,
         objection=unfit,
-        unverified="the scale of logit_bias" if method.biased and found.scale_unknown else None,
+        unverified="the scale of logit_bias" if method.biased and probed.scale_unknown else None,
         method=name,
-        answer_format="word" if method.biased else found.answer_format,
-        constraint=found.constraint if method.way == "temperature" else None,
-        top=found.top_logprobs or TOP_LOGPROBS,
-        tempered=found.tempered,
+        answer_format="word" if method.biased else probed.answer_format,
+        constraint=probed.constraint if method.way == "temperature" else None,
+        top=probed.top_logprobs or TOP_LOGPROBS,
+        tempered=probed.tempered,
         # the answers to one request share its seed
-        at_once=found.at_once if method.way == "repeated answers" and not design.send_seed else 1,
+        at_once=probed.at_once if method.way == "repeated answers" and not design.send_seed else 1,
     )
 
 
@@ -223,15 +223,15 @@ def _semantics(settings: Settings, method: Method) -> Semantics:
     return (settings.prompt.semantics or method.usual_semantics) if method.logprobs else "sum"
 
 
-def _chosen(session: Session, choosing: MethodChoice, found: Probe, no_ids: str, force: bool) -> str:
+def _chosen(session: Session, choosing: MethodChoice, probed: Probe, no_ids: str, force: bool) -> str:
     """The method that was chosen, which is told; raises `UnfitError` if none fits and none is forced."""
-    best = choosing.best(found)
+    best = choosing.best(probed)
     if best is None and force:
         return ASSUMED
     if best is None:
         session.store.forget("probe")
-        raise _refusal(found, AUTO, found.reason, no_ids)
-    session.run.tell(f"chose {choosing.line(best, found)}")
+        raise _refusal(probed, AUTO, probed.reason, no_ids)
+    session.run.tell(f"chose {choosing.line(best, probed)}")
     return best.method
 
 
@@ -338,38 +338,40 @@ def _words(settings: Settings) -> Targets:
     return tokens.targets_of([[Token(number, word)] for number, word in words])
 
 
-def objection(found: Probe, method: Method) -> str | None:
+def objection(probed: Probe, method: Method) -> str | None:
     """Why this method cannot audit an endpoint with these findings, or ``None`` if it can."""
-    drawn = method.way == "temperature" and "thresholds" in found.usable  # then drawn answers were seen too
-    if method.way not in found.usable and not drawn:
-        return found.reason
+    drawn = method.way == "temperature" and "thresholds" in probed.usable  # then drawn answers were seen too
+    if method.way not in probed.usable and not drawn:
+        return probed.reason
     if not method.sampled or method.way not in ("thresholds", "temperature"):
         return None
-    heat = next(f for f in found.findings if f.question == "temperature honoured")
+    heat = next(f for f in probed.findings if f.question == "temperature honoured")
     if heat.outcome != "good":
         return f"temperature is not shown to be honoured ({heat.answer})"
     return None
 
 
-def _refusal(found: Probe, method: str, objection: str, no_ids: str = "") -> UnfitError:
+def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> UnfitError:
     """An error with the objection, what can be done about it, and last how to override it."""
-    if found.unreadable:
+    if probed.unreadable:
         return UnfitError(
-            f"this endpoint is not auditable: {objection}", remedy=found.remedy, options=found.remedy_options
+            f"this endpoint is not auditable: {objection}",
+            remedy=probed.remedy,
+            options=probed.remedy_options,
         )
-    cannot = "is not auditable" if found.verdict == "not auditable" else f"cannot be audited by {method}"
+    cannot = "is not auditable" if probed.verdict == "not auditable" else f"cannot be audited by {method}"
     options: dict[str, object] = {"force": True}
     remedies = ["{force} goes on all the same; the estimates may mean nothing"]
     if no_ids:
         options["tokenizer"] = ...
         remedies.insert(0, "{tokenizer} tells the token ids, without which thresholds cannot be tried")
-    if found.verdict == "temperature" and method in METHODS and METHODS[method].biased:
+    if probed.verdict == "temperature" and method in METHODS and METHODS[method].biased:
         options["method"] = "temperature"
         remedies.insert(0, "use {method}")
     elif method != AUTO and METHODS[method].way != "thresholds":
         options["method"] = AUTO
         remedies.insert(0, "{method} uses what fits")
-    if found.within_clamp:
-        options |= found.within_clamp
+    if probed.within_clamp:
+        options |= probed.within_clamp
         remedies.insert(0, "run it again with {offset} and {limit}")
     return UnfitError(f"this endpoint {cannot}: {objection}", remedy="; or ".join(remedies), options=options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blindcal.asking.job import Job
 from blindcal.asking.run_context import RunContext
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.query_format import (
@@ -16,7 +15,7 @@ from blindcal.endpoints.query_format import (
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
 from blindcal.items.files import Items
-from blindcal.methods import METHODS, Method, control_spacing
+from blindcal.methods import METHODS, Method
 from blindcal.probing.findings import Probe
 from blindcal.records import AnswerFormat, Targets
 from blindcal.settings import Settings
@@ -94,30 +93,3 @@ class Prepared:
         Threshold answers can follow the sum of several spellings only in this way.
         """
         return method.biased and not method.sampled and self.targets.semantics == "sum"
-
-
-def job_of(session: Session, prepared: Prepared) -> Job:
-    """The job of a session, as its preparation found that it is to be asked."""
-    return Job(
-        items=session.items,
-        question=prepared.question(session.settings),
-        store=session.store,
-        max_shift=prepared.max_shift,
-        at_once=prepared.at_once,
-        answers=len(session.items.answers) or 2,
-    )
-
-
-def control_every(session: Session) -> int | None:
-    """Of how many queries of a run one carries a control query: decided once, even if its sample grows.
-
-    ``None`` if none does, as with methods that send no bias.
-    """
-    design = session.settings.design
-    if not METHODS[design.method].biased:
-        return None
-    found = session.store.note("control_every")
-    if found is None:
-        found = control_spacing(design.sample or len(session.items))
-        session.store.set_note("control_every", found)
-    return int(found)

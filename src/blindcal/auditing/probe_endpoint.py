@@ -91,8 +91,8 @@ async def _probe(
         if (odd := await model.unlisted()) is not None:
             governor.run.tell(odd)
         choice = await choose_tokens(model, asked, sample[-PILOTS:], settings)
-        found = await probe_sampled(asked, sample, choice, settings, choosing)
-        return EndpointProbe(choice, found, choosing)
+        probed = await probe_sampled(asked, sample, choice, settings, choosing)
+        return EndpointProbe(choice, probed, choosing)
 
 
 probe = blocking(_probe)

@@ -37,7 +37,7 @@ def check_steadiness(
     )
     lost = bias_lost(controls)
     begun = None if lost is None else controls[lost].after + 1
-    found = Steadiness(
+    steadiness = Steadiness(
         queries=places.size,
         controls=counts,
         flip_rate=noise.flip_rate,
@@ -46,7 +46,7 @@ def check_steadiness(
         bias_lost=begun,
         served=_served(store, places),
     )
-    return with_sentences(found, slack), noise
+    return with_sentences(steadiness, slack), noise
 
 
 def count_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
@@ -71,19 +71,19 @@ def _in_order(
     labels: IntArray, rounds: list[Round], answers: AnswerArray, at_once: int
 ) -> tuple[IntArray, list[AnswerTable], list[IntArray]]:
     """The labels, the answers of each round in the order of asking, and the numbers of their requests."""
-    found, requests, first = [], [], 0
+    tables, requests, first = [], [], 0
     for asked in rounds:
         order, own = asking_order(first, asked, at_once), answers[first : first + len(asked)]
         order = order[own[order] != UNASKED]
         table = AnswerTable(
             asked.items, asked.shifts, asked.temperatures, own.astype(np.int64), about=asked.about
         )
-        found.append(table.rows(order))
+        tables.append(table.rows(order))
         requests.append(request_numbers(asked, at_once)[order])
         first += len(asked)
-    if any(table.about is not None for table in found):
-        labels, found = _as_two_answers(labels, found)
-    return labels, found, requests
+    if any(table.about is not None for table in tables):
+        labels, tables = _as_two_answers(labels, tables)
+    return labels, tables, requests
 
 
 def _as_two_answers(labels: IntArray, rounds: list[AnswerTable]) -> tuple[IntArray, list[AnswerTable]]:
@@ -91,42 +91,44 @@ def _as_two_answers(labels: IntArray, rounds: list[AnswerTable]) -> tuple[IntArr
 
     A plain question is about the right answer. Every query counts as an item of its own.
     """
-    right, found, first = [np.empty(0, np.int64)], [], 0
+    right, tables, first = [np.empty(0, np.int64)], [], 0
     for table in rounds:
         label = labels[table.items]
         about = label if table.about is None else np.where(table.about == PLAIN, label, table.about)
         right.append((about == label).astype(np.int64))
         same = np.where(table.answers == INVALID, INVALID, table.answers == about).astype(np.int64)
         items = first + np.arange(len(table))
-        found.append(AnswerTable(items, table.shifts, table.temperatures, same))
+        tables.append(AnswerTable(items, table.shifts, table.temperatures, same))
         first += len(table)
-    return np.concatenate(right), found
+    return np.concatenate(right), tables
 
 
 def _control_counts(
     controls: list[ControlAnswer], rounds: list[Round], answers: AnswerArray
 ) -> tuple[ControlCounts, AnswerTable]:
     """Counts of the control answers, and those to repeated queries whose first answer is valid too."""
-    forced = [one for one in controls if one.forced]
-    again = [one for one in controls if one.control.kind == "repeat" and one.answer != INVALID]
-    again = [one for one in again if answers[one.control.again] not in (INVALID, UNASKED)]
-    queries = np.array([one.control.again for one in again], np.int64)
-    second = np.array([one.answer for one in again], np.int64)
+    forced = [control for control in controls if control.forced]
+    again = [
+        control for control in controls if control.control.kind == "repeat" and control.answer != INVALID
+    ]
+    again = [control for control in again if answers[control.control.again] not in (INVALID, UNASKED)]
+    queries = np.array([control.control.again for control in again], np.int64)
+    second = np.array([control.answer for control in again], np.int64)
     shifts = np.concatenate([np.empty(0), *(asked.shifts for asked in rounds)])
     items = np.concatenate([np.empty(0, np.int64), *(asked.items for asked in rounds)])
-    repeats = AnswerTable(items[queries], shifts[queries], np.zeros(queries.size), second)
+    repeated = AnswerTable(items[queries], shifts[queries], np.zeros(queries.size), second)
     disagreed = int((answers[queries] != second).sum())
-    wrong = sum(one.wrong for one in forced)
-    return ControlCounts(len(forced), wrong, len(again), disagreed), repeats
+    wrong = sum(control.wrong for control in forced)
+    return ControlCounts(len(forced), wrong, len(again), disagreed), repeated
 
 
 def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
     """The models that the replies name, by first appearance in the order of asking."""
-    rows, found = store.served(), []
+    rows, names = store.served(), []
     for number, name in enumerate(store.served_names(), 1):
         own = places[rows[rows[:, 1] == number, 0]]
         if own.size:
-            found.append(
+            names.append(
                 ServerName(
                     model=name.model,
                     fingerprint=name.fingerprint,
@@ -135,4 +137,4 @@ def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
                     last=int(own.max()),
                 )
             )
-    return tuple(sorted(found, key=lambda one: one.first))
+    return tuple(sorted(names, key=lambda name: name.first))

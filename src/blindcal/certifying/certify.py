@@ -51,7 +51,8 @@ from blindcal.results.certificate import (
     prompt_digest,
 )
 from blindcal.results.run import Run, opened
-from blindcal.store.run_store import ServedModel, Store
+from blindcal.store.run_store import Store
+from blindcal.store.stored import ServedModel
 from blindcal.text import listed, printable
 
 FOLDER = "certify"

@@ -17,7 +17,8 @@ from blindcal.asking.job import Job
 from blindcal.errors import BlindcalError, NotCertifiedError, UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.results.certificate import Certificate
-from blindcal.store.run_store import ServedModel, Store, StoredReply
+from blindcal.store.run_store import Store
+from blindcal.store.stored import ServedModel, StoredReply
 from blindcal.text import listed
 
 CHECKED = 6

@@ -28,7 +28,7 @@ from blindcal.records import Estimate, level_percent
 from blindcal.results.certificate import Certificate, is_certificate, prompt_digest
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run, open_result, opened
-from blindcal.store.run_store import ServedModel
+from blindcal.store.stored import ServedModel
 from blindcal.text import printable
 
 CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]

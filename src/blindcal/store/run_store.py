@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import IO, Any, Literal, Self, TypeAlias
+from typing import IO, Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -32,8 +32,9 @@ import numpy.typing as npt
 
 from blindcal.atomic_write import make_folder
 from blindcal.errors import InputError, StoreError
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Item, Message, Round, Usage
+from blindcal.records import AnswerTable, FloatArray, IntArray, Item, Message, Round, Usage
 from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
+from blindcal.store.stored import Note, ReplyKind, ServedModel, StoredReply
 from blindcal.text import printable
 
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
@@ -41,31 +42,6 @@ AnswerArray: TypeAlias = npt.NDArray[np.int8]
 RUN_FILE = "run.sqlite"
 """The name of the run file in a run folder."""
 
-Note: TypeAlias = Literal[
-    "config",  # the settings that a run cannot change once it has answers
-    "parts",  # the field of the breakdown, and the digest of the items' parts
-    "stages",  # which items of a sample joined in which stage
-    "ready",  # what the preparation learnt: tokens, the probe's verdict
-    "accepted",  # the fields that the endpoint takes, if it refused any
-    "served",  # the models that replies name
-    "tokens_estimated",  # some of the tokens are estimates, because the endpoint reported none
-    "control_every",  # the distance between two control queries
-    "seconds",  # the time that asking took
-    "noise",  # the noise of the answers of a concluded run
-    "plan",  # the candidates of a certification
-    "made",  # the thresholds of a certificate, and the day of it
-    "reuse",  # which answers of the audit a certification may use
-    "doubts",  # why nothing is promised of the decisions of a run
-    "finished",  # all decisions are made
-    "stream",  # what the stream of a watch held besides new records
-    "day",  # the latest day of a watch, and what had been used before it and until now
-    "anchors",  # the anchors of a watch
-    "facts",  # what has changed at the endpoint of a watch
-    "reported",  # the alarms that were reported
-]
-"""What a run file notes beside items, rounds and replies; each value is JSON."""
-
-ReplyKind: TypeAlias = Literal["design", "control", "probe", "anchor"]
 
 MOST_SERVED = 50
 """Models and fingerprints in the replies of a run that are told apart."""
@@ -75,69 +51,6 @@ UNASKED = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredReply:
-    """One reply in the run file, and what it was to.
-
-    ``query`` is the number of a query of the design, counted across all rounds, of the one that carries a
-    control, or of an anchor query; for the probe it follows from the request. ``nth`` counts the replies to
-    it. ``answer`` is as the question reads the reply, and ``text`` already `printable`.
-
-    ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
-    the number of the model that the reply names, as `Store.served_number` gives it. If the reply shows
-    probabilities, the log-odds are between ``low`` and ``high``, and both answers together have ``mass``.
-    ``reason`` says why a text is no answer, if that is known. ``body`` is JSON: what a control asked, or the
-    whole reply to the probe. Without an ``outcome``, a reply was paid for and is not used.
-    """
-
-    kind: ReplyKind = "design"
-    query: int = 0
-    nth: int = 0
-    outcome: bool = True
-    queries: int = 1
-    answer: int | None = None
-    text: str = ""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    attempts: int = 1
-    seconds: float = 0.0
-    unusable: bool = False
-    served: int = 0
-    low: float | None = None
-    high: float | None = None
-    reason: str = ""
-    mass: float | None = None
-    body: str | None = None
-
-
-def usage_of(replies: Sequence[StoredReply]) -> Usage:
-    """What the replies cost together; faster than the sum of their own."""
-    return Usage(
-        queries=sum(reply.queries for reply in replies if reply.outcome),
-        attempts=sum(reply.attempts for reply in replies),
-        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-        completion_tokens=sum(reply.completion_tokens for reply in replies),
-        cached_tokens=sum(reply.cached_tokens for reply in replies),
-        invalid=sum(reply.answer == INVALID for reply in replies if reply.outcome),
-        unusable=sum(reply.unusable for reply in replies if reply.outcome),
-        wasted=sum(reply.queries for reply in replies if not reply.outcome),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """What an endpoint calls its model and its system; an empty text if it says nothing."""
-
-    model: str
-    fingerprint: str
-
-    @property
-    def words(self) -> str:
-        """Both in words."""
-        return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"
-
-
-@dataclass(frozen=True, slots=True)
 class StoredItems:
     """The stored items of a run, in columns; ``digests`` tell whether prompts are the same.
 
@@ -171,11 +84,11 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open and hold a run file, created or migrated if needed.
+        """Open and hold a run file, created if needed.
 
         If a ``with`` block fails before anything was asked, the file and folders created here are removed.
         """
-        made = [one for one in path.parents if not one.exists()]
+        made = [folder for folder in path.parents if not folder.exists()]
         make_folder(path.parent)
         lock = hold(path)
         if not path.exists():
@@ -275,7 +188,10 @@ class Store:
         rows = self._execute("SELECT id, label, grp, digest, part, choices FROM items ORDER BY item")
         ids, labels, groups, digests, parts, choices = zip(*rows, strict=True) if rows else ((),) * 6
         several = np.array(choices, np.int64) if max(choices, default=2) > 2 else None
-        return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts, several)
+        labelled = np.array(labels, np.int64)
+        return StoredItems(
+            ids=ids, labels=labelled, groups=groups, digests=digests, parts=parts, choices=several
+        )
 
     def questions(self) -> list[Item] | None:
         """All items with their prompts; ``None`` if the run keeps only hashes of these."""
@@ -407,15 +323,11 @@ class Store:
     def usage(self, *kinds: ReplyKind) -> Usage:
         """What all replies cost, or those of some kinds."""
         chosen = f"WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
-        tokens = ["attempts", "prompt_tokens", "completion_tokens", "cached_tokens"]
-        columns = [
-            *("TOTAL(queries * outcome)", *(f"TOTAL({name})" for name in tokens)),
-            *(
-                "TOTAL(outcome AND answer = -1)",
-                "TOTAL(outcome AND unusable)",
-                "TOTAL(queries * NOT outcome)",
-            ),
-        ]
+        columns = (
+            *("TOTAL(queries * outcome)", "TOTAL(attempts)", "TOTAL(prompt_tokens)"),
+            *("TOTAL(completion_tokens)", "TOTAL(cached_tokens)", "TOTAL(outcome AND answer = -1)"),
+            *("TOTAL(outcome AND unusable)", "TOTAL(queries * NOT outcome)"),
+        )
         (row,) = self._execute(f"SELECT {', '.join(columns)} FROM replies {chosen}", *kinds)
         return Usage.of(*map(int, row))
 
@@ -441,20 +353,15 @@ class Store:
 
     def unusable_reasons(self) -> dict[str, int]:
         """Why replies could not be read, and how often, the commonest reason first."""
-        return dict(
-            self._execute(
-                "SELECT text, COUNT(*) FROM answers WHERE unusable GROUP BY text ORDER BY COUNT(*) DESC, text"
-            )
-        )
+        return self._counted("text", "unusable")
 
     def invalid_reasons(self) -> dict[str, int]:
         """Why texts are no answers, where a reason is known, and how often, the commonest reason first."""
-        return dict(
-            self._execute(
-                "SELECT reason, COUNT(*) FROM answers WHERE reason != '' GROUP BY reason "
-                "ORDER BY COUNT(*) DESC, reason"
-            )
-        )
+        return self._counted("reason", "reason != ''")
+
+    def _counted(self, column: str, chosen: str) -> dict[str, int]:
+        counted = f"SELECT {column}, COUNT(*) FROM answers WHERE {chosen} GROUP BY {column}"
+        return dict(self._execute(f"{counted} ORDER BY COUNT(*) DESC, {column}"))
 
     def answered(self) -> AnswerTable:
         """All answers so far with their queries, in the order of the queries."""
@@ -464,19 +371,20 @@ class Store:
             have = answers != UNASKED
             table = table.with_round(asked.rows(have), answers[have].astype(np.int64))
             first += len(asked)
-        return replace(table, bounds=self._bounds())
-
-    def _bounds(self) -> FloatArray | None:
-        """The bounds of the log-odds that answers show, by query; ``None`` if none does."""
-        if not self._execute("SELECT 1 FROM answers WHERE low IS NOT NULL LIMIT 1"):
-            return None
-        rows = self._execute("SELECT low, high FROM answers ORDER BY query")
-        return np.array(rows, np.float64).reshape(-1, 2)
+        shown = bool(self._execute("SELECT 1 FROM answers WHERE low IS NOT NULL LIMIT 1"))
+        return replace(table, bounds=self._columns("low, high").reshape(-1, 2) if shown else None)
 
     def masses(self) -> FloatArray:
         """The probability of both answers together, for every answer that shows it."""
-        rows = self._execute("SELECT mass FROM answers WHERE mass IS NOT NULL ORDER BY query")
-        return np.array(rows, np.float64).reshape(-1)
+        return self._columns("mass", "mass IS NOT NULL").reshape(-1)
+
+    def served(self) -> IntArray:
+        """Query number and number of the model for every answer, in two columns."""
+        return self._columns("query, served").astype(np.int64).reshape(-1, 2)
+
+    def _columns(self, columns: str, chosen: str = "TRUE") -> FloatArray:
+        rows = self._execute(f"SELECT {columns} FROM answers WHERE {chosen} ORDER BY query")
+        return np.array(rows, np.float64)
 
     def texts(self, first: int = 0, size: int | None = None) -> Iterator[tuple[int, int, str, float]]:
         """Query number, answer, text and seconds of every answer, in the order of the queries.
@@ -513,16 +421,8 @@ class Store:
             self._served = msgspec.convert(self.note("served") or [], list[ServedModel])
         return self._served
 
-    def served(self) -> IntArray:
-        """Query number and number of the model for every answer, in two columns."""
-        rows = self._execute("SELECT query, served FROM answers ORDER BY query")
-        return np.array(rows, np.int64).reshape(-1, 2)
 
-
-_REPLACED = (
-    *("notes", "items", "rounds", "replies"),
-    *("seen", "labels", "positions", "looks"),
-)
+_REPLACED = ("notes", "items", "rounds", "replies", "seen", "labels", "positions", "looks")
 """Tables that are emptied if a run without answers is begun again with other settings."""
 
 _COLUMNS = ", ".join(column.name for column in fields(StoredReply))
@@ -534,10 +434,10 @@ _INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
 def _identity(path: Path) -> tuple[int, int] | None:
     """What tells a file from another one at the same path; ``None`` if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:

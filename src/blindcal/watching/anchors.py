@@ -175,7 +175,7 @@ class Anchors:
             return None
         items = [anchor.item for anchor in known.anchors]
         job = replace(self.job, items=items, question=self._cooler(2 * look + 1))
-        if bias_ignored(await ask_forced(job, endpoint, [look % len(items)])) is None:
+        if all(reply.right for reply in await ask_forced(job, endpoint, [look % len(items)], least=1)):
             return None
         job = replace(job, question=self._cooler(2 * look + 1, 0.5))
         return bias_ignored(await ask_forced(job, endpoint, range(len(items))))

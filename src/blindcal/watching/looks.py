@@ -33,7 +33,8 @@ from blindcal.records import INVALID, AnswerTable, Item, Round
 from blindcal.results.result import Spend
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
-from blindcal.store.run_store import UNASKED, StoredReply
+from blindcal.store.run_store import UNASKED
+from blindcal.store.stored import StoredReply
 from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
 from blindcal.watching.anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due
