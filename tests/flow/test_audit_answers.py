@@ -90,7 +90,9 @@ def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> N
 
 
 def _heard(place: int, answer: int, wanted: int) -> ControlAnswer:
-    return ControlAnswer(Control(place, 0, "up", 0, answer=wanted), place, place, answer)
+    return ControlAnswer(
+        Control(carrier=place, nth=0, kind="up", item=0, answer=wanted), place, place, answer
+    )
 
 
 def test_a_bias_that_stops_acting_is_noticed() -> None:

@@ -187,7 +187,10 @@ def test_a_killed_run_asks_the_same_controls(items: Path, tmp_path: Path) -> Non
 
 
 def _forced(wrong: list[bool]) -> list[ControlAnswer]:
-    return [ControlAnswer(Control(k, 0, "up", k), k, k, int(not bad)) for k, bad in enumerate(wrong)]
+    return [
+        ControlAnswer(Control(carrier=k, nth=0, kind="up", item=k), k, k, int(not bad))
+        for k, bad in enumerate(wrong)
+    ]
 
 
 def test_the_alarm_is_rare_at_a_few_flips_and_certain_if_the_bias_is_ignored() -> None:

@@ -19,48 +19,34 @@ from results import result
 REQUESTS = ("threshold.py", "console.py", "snippets.py")
 
 
-@pytest.mark.parametrize("unknown", [None, float("nan"), float("inf"), np.float64("nan")])
-def test_what_is_not_known_is_null(unknown: float | None) -> None:
-    """There is no NaN in JSON, whatever a number is unknown as."""
-    assert json_line({"value": unknown}) == b'{"value":null}'
-
-
-def test_records_and_their_dictionaries_are_the_same() -> None:
-    """A result.json and a ``--json`` that is put together from the same records agree."""
+def test_numbers_have_one_form() -> None:
+    """There is no NaN in JSON, whatever a number is unknown as; records and their dictionaries agree."""
+    for unknown in (None, float("nan"), float("inf"), np.float64("nan")):
+        assert json_line({"value": unknown}) == b'{"value":null}'
     estimate = Estimate(0.1, float("nan"), None, 0.95)
     assert json_line(estimate) == json_line(asdict(estimate))
     assert json_line([np.float64(0.25), np.int64(3), np.bool_(True)]) == b"[0.25,3,true]"
+    with pytest.raises(TypeError, match="has no form"):
+        json_line({"what": object()})
 
 
 def test_a_page_is_the_same_json() -> None:
     """A file is indented and ends with a line break."""
-    found = result()
-    assert json.loads(json_page(found)) == json.loads(json_line(found))
-    assert found.to_json() == json_page(found)
+    assert json.loads(json_page(result())) == json.loads(json_line(result()))
+    assert result().to_json() == json_page(result())
     assert json_page({"a": 1}) == b'{\n  "a": 1\n}\n'
 
 
 def test_a_path_that_is_no_utf_8_can_be_written() -> None:
     """Its odd bytes are replaced, and everything else stays as it is."""
-    assert json.loads(json_line({"run": "caf\udce9", "é": ["\ud800", 1]})) == {
-        "run": "caf\ufffd",
-        "é": ["\ufffd", 1],
-    }
-
-
-def test_what_has_no_form_is_an_error() -> None:
-    """Nothing is written as its repr by accident."""
-    with pytest.raises(TypeError, match="has no form"):
-        json_line({"what": object()})
+    odd = json.loads(json_line({"run": "caf\udce9", "é": ["\ud800", 1]}))
+    assert odd == {"run": "caf\ufffd", "é": ["\ufffd", 1]}
 
 
 def test_the_command_line_writes_json_in_one_way() -> None:
     """No command encodes its output by itself."""
     for path in sorted(Path(cli.__file__).parent.glob("*.py")):
-        called = [
-            ast.unparse(node.func)
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Call)
-        ]
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        called = {ast.unparse(node.func) for node in calls}
         assert "msgspec.json.encode" not in called, path.name
         assert "json.dumps" not in called or path.name in REQUESTS, path.name

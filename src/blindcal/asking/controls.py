@@ -39,7 +39,7 @@ _OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
 _COOLER = 1.0  # by how much the common bias of a repeated query is smaller
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """A control query: the ``nth`` of those that query number ``carrier`` carries.
 
@@ -128,7 +128,9 @@ class Controls:
                 other = (place + len(asked) // 2) % len(asked)
                 if other == place or asked.temperatures[other] > 0:
                     return None
-                return Control(query, 0, "repeat", int(asked.items[other]), first + other)
+                return Control(
+                    carrier=query, nth=0, kind="repeat", item=int(asked.items[other]), again=first + other
+                )
             return self._forced(query, 0, kind, item)
         nth, wrong = len(carried), sum(answer.wrong for answer in carried)
         if nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS) and wrong:
@@ -138,9 +140,10 @@ class Controls:
 
     def _forced(self, carrier: int, nth: int, kind: ControlKind, item: int) -> Control:
         if self._job.answers == 2:
-            return Control(carrier, nth, kind, item)
+            return Control(carrier=carrier, nth=nth, kind=kind, item=item)
         turn = carrier // (self._every or 1) // 2 + nth  # every second control is a repeated query
-        return Control(carrier, nth, "up", item, answer=turn % self._job.items[item].choices)
+        answer = turn % self._job.items[item].choices
+        return Control(carrier=carrier, nth=nth, kind="up", item=item, answer=answer)
 
     def request(self, control: Control, asked: Round, first: int) -> Request:
         """The request of a control query."""

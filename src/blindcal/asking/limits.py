@@ -30,7 +30,7 @@ class Stopped:
 INTERRUPTED = Stopped("interrupted")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How fast to ask, and when to stop.
 

@@ -34,7 +34,7 @@ _DRAWN: tuple[Way, ...] = ("temperature", "repeated answers")
 _CLEARLY = 0.95  # an interval narrower than this share of another one is worth more queries of the probe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MethodOption:
     """A way to audit ``n`` items, each with so many ``answers``: its method and mean queries per item.
 
@@ -87,7 +87,15 @@ class MethodChoice:
                 options={"method": "logprobs"},
             )
         self.options = {
-            way: MethodOption(way, method, self._queries(way), n, bins, level, answers=answers)
+            way: MethodOption(
+                way=way,
+                method=method,
+                queries=self._queries(way),
+                n=n,
+                bins=bins,
+                level=level,
+                answers=answers,
+            )
             for way, method in METHOD_OF.items()
         }
 

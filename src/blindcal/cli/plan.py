@@ -64,10 +64,8 @@ USUAL_ITEMS = 1000
     help="Half-width of the interval to reach; the plan is then the numbers of items and queries.",
 )
 @click.option("--model", help="Model whose tokens are counted and whose list prices are used.")
-@options.fields("template", "system", "answers", "label_field", "label_map")
-@options.set_option(
-    "method", "queries", "sample", "model", "template", "system", "answers", "label_field", "label_map"
-)
+@options.fields("template", "answers", "label_field")
+@options.set_option("method", "queries", "sample", "model", "template", "answers", "label_field")
 @click.option(
     "--tokens",
     type=options.FiniteRange(1),

@@ -50,7 +50,7 @@ UNASKED = -2
 """In an array of answers: not answered yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredItems:
     """The stored items of a run, in columns; ``digests`` tell whether prompts are the same.
 
@@ -188,7 +188,10 @@ class Store:
         rows = self._execute("SELECT id, label, grp, digest, part, choices FROM items ORDER BY item")
         ids, labels, groups, digests, parts, choices = zip(*rows, strict=True) if rows else ((),) * 6
         several = np.array(choices, np.int64) if max(choices, default=2) > 2 else None
-        return StoredItems(ids, np.array(labels, np.int64), groups, digests, parts, several)
+        labelled = np.array(labels, np.int64)
+        return StoredItems(
+            ids=ids, labels=labelled, groups=groups, digests=digests, parts=parts, choices=several
+        )
 
     def questions(self) -> list[Item] | None:
         """All items with their prompts; ``None`` if the run keeps only hashes of these."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-import blindcal.prices
-from blindcal.cli import app
 from blindcal.prices import Prices, list_prices
 from blindcal.settings import Settings
+from commanding import blindcal
+from paths import ROOT
 
-LIST = Path(blindcal.prices.__file__).with_name("prices.csv")
+LIST = ROOT / "src" / "blindcal" / "prices.csv"
 
 
 def test_every_price_has_a_date_and_the_file_a_source() -> None:
@@ -45,8 +43,7 @@ def test_prices_are_those_of_openai_only() -> None:
 
 def test_the_date_of_a_list_price_is_announced() -> None:
     """Whoever relies on a list price is told how old it is; prices that are given need no remark."""
-    plan = ["plan", "--model", "gpt-4o-mini", "--tokens", "200"]
-    found = CliRunner().invoke(app, plan)
-    assert "costs are at the list prices of 2025-07-04, $0.15 and $0.6 per million tokens" in found.output
-    given = CliRunner().invoke(app, [*plan, "--prices", "1,2"])
-    assert "list prices" not in given.output
+    plan = ("plan", "--model", "gpt-4o-mini", "--tokens", 200)
+    announced = "costs are at the list prices of 2025-07-04, $0.15 and $0.6 per million tokens"
+    assert announced in blindcal(*plan).output
+    assert "list prices" not in blindcal(*plan, "--prices", "1,2").output

@@ -1,0 +1,242 @@
+"""The command line without an endpoint: options, `--set`, what is printed, and the progress bar."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from blindcal.cli import COMMANDS, app
+from blindcal.cli.console import command_line_option
+from blindcal.cli.result_summary import print_result
+from blindcal.endpoints.address import Address
+from blindcal.errors import InputError
+from blindcal.evidence import measures
+from blindcal.progress_bar import ProgressBar
+from blindcal.records import Estimate, Progress, Usage
+from commanding import blindcal
+from paths import ROOT
+from results import around, part
+from results import result as made_up
+
+
+def options_of(command: str) -> set[str]:
+    """The flags of a command."""
+    found = app.get_command(click.Context(app), command)
+    assert found is not None
+    return {flag for option in found.params if isinstance(option, click.Option) for flag in option.opts}
+
+
+def test_no_command_has_too_many_options() -> None:
+    """An audit has at most 30 options with --help, and every other command at most 20."""
+    assert len(options_of("audit")) < 30
+    assert {name for name in COMMANDS if name != "audit" and len(options_of(name)) >= 20} == set()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("resample=20", "'resample' is not a setting; did you mean 'resamples'?"),
+        ("resamples", "'resamples' is not of the form NAME=VALUE"),
+        ("resamples=many", "resamples must be a whole number from 2 up, not 'many'"),
+        ("level=nan", "level must be a number between 0 and 1, not 'nan'"),
+        ("keep_prompts=maybe", "keep_prompts must be true or false, not 'maybe'"),
+        ("semantics=mean", "semantics must be one of pair, max, sum, not 'mean'"),
+        ("positive_ids=1,x", "positive_ids must be a list of whole numbers, not '1,x'"),
+        ("label_map={", "label_map must be a JSON object, not '{'"),
+    ],
+)
+def test_a_wrong_setting_is_a_wrong_command_line(given: str, message: str) -> None:
+    """`--set` names the rule that a setting breaks, before anything is read."""
+    done = blindcal("audit", "none.csv", "--model", "m", "--set", given)
+    assert done.exit_code == 2
+    assert message in done.output
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("audit", "--max-cost"),
+        ("audit", "--prices"),
+        ("audit", "--queries"),
+        ("plan", "--ece"),
+        ("threshold", "--cost-fp"),
+    ],
+)
+def test_what_is_no_number_limits_nothing(command: str, option: str, value: str, tmp_path: Path) -> None:
+    """A price, a limit or a goal that is not a number is refused before anything is read or asked."""
+    done = blindcal(command, tmp_path / "none", option, value)
+    assert done.exit_code == 2
+    assert f"'{option}'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("max_cost", 0.25, "--max-cost 0.25"),
+        ("keep_prompts", False, "--set keep_prompts=false"),
+        ("positive_ids", (9642, 10035), "--set positive_ids=9642,10035"),
+    ],
+)
+def test_an_option_is_named_as_the_command_line_takes_it(name: str, value: object, flag: str) -> None:
+    """An option of Python in an error is printed as the flag that does the same."""
+    assert command_line_option(name, value) == flag
+
+
+def test_a_plan_names_the_origin_of_its_number_of_items() -> None:
+    """A number that nobody gave is called an assumption, with the cure; a given one is not."""
+    assert "items      1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
+    assert "items      300\n" in blindcal("plan", "--sample", 300).output
+
+
+def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A result by a field prints one line per part and whether they differ; of many parts the largest."""
+    result = replace(made_up(), by="topic\x1b", parts_pvalue=0.4)
+    print_result(result, tmp_path)
+    shown = capsys.readouterr().out
+    assert "parts      by topic\\x1b; their differences may be chance (p-value 0.4)" in shown
+    assert "law" in shown
+    assert "60 items  ECE 0.200 (95%: 0.100 to 0.300)" in shown
+    many = tuple(part(f"part {k}", around(0.1), 100 + k) for k in range(30))
+    print_result(replace(result, parts=many, parts_pvalue=0.001), tmp_path)
+    shown = capsys.readouterr().out
+    assert "the 12 largest of 30; they differ by more than chance (p-value 0.001)" in shown
+    assert "part 29" in shown
+    assert "part 3 " not in shown
+
+
+def test_the_summary_says_what_estimates_and_intervals_refer_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Estimates are for the items asked, intervals for all questions like them: said where there are any."""
+    print_result(made_up(), tmp_path)
+    note = "note       the intervals refer to all questions like these, the estimates to these 1,000"
+    assert note in capsys.readouterr().out
+    print_result(made_up(ece=Estimate(0.1)), tmp_path)
+    assert "the intervals refer to" not in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_long_fields_are_wrapped_on_a_terminal_and_not_in_a_pipe() -> None:
+    """On a terminal a long field is wrapped under its own beginning; in a pipe it stays one line."""
+    code = "from blindcal.cli.console import print_field; print_field('measures', 'word ' * 30)"
+    env = {**os.environ, "COLUMNS": "60"}
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    assert piped.stdout.count("\n") == 1
+    import pty  # not there on Windows
+
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], stdout=theirs, check=True, env=env)
+    os.close(theirs)
+    lines = os.read(ours, 10_000).decode().splitlines()
+    os.close(ours)
+    assert len(lines) > 2
+    assert all(len(line) <= 60 for line in lines)
+    assert all(line.startswith(" " * 11 + "word") for line in lines[1:])
+
+
+def test_every_flag_in_an_error_exists() -> None:
+    """Options that errors of the library name are options of the command line, by the names it prints."""
+    source = ROOT / "src" / "blindcal"
+    named = set()
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "options" and isinstance(node.value, ast.Dict):
+                named |= {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
+    assert {"out", "api_key_env", "template"} <= named
+    flags = {command_line_option(str(name), ...).split()[0] for name in named}
+    context = click.Context(app)
+    known = set()
+    for name in COMMANDS:
+        command = app.get_command(context, name)
+        assert command is not None
+        known |= {flag for option in command.params for flag in option.opts}
+    assert flags <= known
+
+
+def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
+    """A typo is met with what was probably meant, and with nothing where that cannot be guessed."""
+    assert "No such command 'adit'. Did you mean 'audit'?" in blindcal("adit").output
+    assert "Did you mean" not in blindcal("xyzzy").output
+
+
+def test_a_missing_run_is_answered_with_those_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong folder is answered with the existing runs; where there is none, with how one is made."""
+    monkeypatch.chdir(tmp_path)
+    for command in ("status", "report", "threshold"):
+        assert "no such run; 'blindcal audit' creates one" in str(blindcal(command, "runs/m").exception)
+    (tmp_path / "runs" / "items-m").mkdir(parents=True)
+    (tmp_path / "runs" / "items-m" / "run.sqlite").touch()
+    asked: tuple[tuple[object, ...], ...] = (("status", "m"), ("compare", "m", "n"), ("check", "m"))
+    for arguments in asked:
+        assert f"m: no such run; existing runs: {Path('runs/items-m')}" in str(blindcal(*arguments).exception)
+
+
+def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The probe's queries have a bar of their own, and the run's begins anew."""
+    with ProgressBar(mininterval=0, ncols=100) as bar:
+        for asked in (40, 80):
+            bar(
+                Progress(
+                    done=asked,
+                    total=90,
+                    usage=Usage(queries=asked, attempts=asked),
+                    cost=None,
+                    concurrency=8,
+                    probing=True,
+                )
+            )
+        bar(Progress(done=0, total=500, usage=Usage(), cost=None, concurrency=8))
+        bar(Progress(done=250, total=500, usage=Usage(queries=250, attempts=250), cost=None, concurrency=8))
+    shown = capsys.readouterr().err
+    assert "probing:  89%" in shown
+    assert "80/90" in shown
+    assert "250/500" in shown.splitlines()[-1]
+
+
+def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed while a bar is shown stands on a line of its own; only a finished bar stays."""
+    with ProgressBar(mininterval=0, ncols=80) as bar:
+        print_line = bar.wrap_print(lambda text: print(text, file=sys.stderr))
+        print_line("asking")
+        bar(Progress(done=200, total=500, usage=Usage(queries=200, attempts=200), cost=None, concurrency=8))
+        print_line("200 of 500")
+        bar(Progress(done=500, total=500, usage=Usage(queries=500, attempts=500), cost=None, concurrency=8))
+        print_line("estimating")
+    lines = [line.split("\r")[-1].rstrip() for line in capsys.readouterr().err.split("\n")]
+    assert lines[:2] == ["asking", "200 of 500"]
+    assert "500/500" in lines[2]
+    assert lines[3:] == ["estimating", ""]
+
+
+def test_only_other_machines_want_keys() -> None:
+    """A key is missed over https on another machine, and needed where nothing is answered without one."""
+    asked = Address("https://api.openai.com/v1", "m")
+    assert asked.keyless_host({}) == "api.openai.com"
+    with pytest.raises(InputError, match=r"api.openai.com wants an API key"):
+        asked.check_key({})
+    assert asked.keyless_host({"OPENAI_API_KEY": "sk"}) is None
+    asked.check_key({"OPENAI_API_KEY": "sk"})
+    own = replace(asked, base_url="https://models.example/v1")
+    assert own.keyless_host({}) == "models.example"
+    own.check_key({})
+    assert replace(asked, base_url="https://localhost:8000/v1").keyless_host({}) is None
+    assert replace(asked, base_url="http://10.0.0.7/v1").keyless_host({}) is None
+
+
+def test_what_is_measured_names_the_number_of_answers() -> None:
+    """The number of queries stands where the list of methods says K."""
+    one = measures("latent", "pair", "latent", 1.0)
+    assert "; from one threshold answer per item" in one
+    assert "; from 2.5 threshold answers per item" in measures("latent", "pair", "latent", 2.5)
+    assert "; from 3 answers per item drawn" in measures("temperature", "sum", "latent", 3.0)
+    assert "K " not in one
