@@ -22,7 +22,7 @@ from blindcal.simulation.replay import Server
 from commanding import blindcal, printed_error
 from deciding import TEMPLATE, audited, decided, model, serving, write_items
 
-N, SYSTEM = 900, "Be brief."
+N, SYSTEM = 600, "Be brief."
 LABELS, P = model(N, 5)
 
 

@@ -62,15 +62,6 @@ def test_the_precision_of_a_margin_is_that_of_the_deployed_decision() -> None:
     assert broken <= 1
 
 
-def test_a_margin_needs_queries_that_test_margins() -> None:
-    """From drawn answers alone the probability is known, but no margin."""
-    labels, logits = logits_of(4, 400)
-    problem = fitted(labels, logits, 0).problem
-    drawn = replace(problem.readings, gumbel=np.ones(len(problem.readings), bool))
-    other = fit_problem(replace(problem, readings=drawn), resamples=0)
-    assert not other.deployable.by_margin
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FloatArray, Path]:
     """A finished run, the logits of its model, and its items."""
@@ -176,12 +167,3 @@ def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Pat
     assert f"{2 * N} by latent" in found.output
     assert "cannot be forecast for more than two answers" in found.output
     assert "are for two answers" in refusal(blindcal("plan", path, "--half-width", 0.02))
-
-
-def test_a_gate_reads_the_answers_given(served: tuple[Path, FloatArray, Path]) -> None:
-    """Limits on the ECE and the accuracy hold or not, with confidence."""
-    folder = served[0]
-    passed = blindcal("check", folder, "--max-ece", 0.6, "--min-accuracy", 0.3, "--resamples", 40)
-    assert passed.exit_code == 0, passed.output
-    failed = blindcal("check", folder, "--min-accuracy", 0.99, "--resamples", 40)
-    assert failed.exit_code == 3

@@ -130,11 +130,8 @@ def command(
       4  every estimate is within its limit, but not with the confidence required
     """
     certificates = [run for run in runs if is_certificate(run)]
-    if (
-        len(certificates) < len(runs)
-        and certificate is None
-        and all(value is None for value in limits.values())
-    ):
+    limited = certificate is not None or any(value is not None for value in limits.values())
+    if len(certificates) < len(runs) and not limited:
         flags = ", ".join(command_line_option(name, ...) for name in (*limits, "certificate"))
         raise click.UsageError(f"give at least one limit: {flags}")
     for flag, given in (("--min-precision", min_precision), ("--model", model)):
@@ -149,7 +146,7 @@ def command(
         if not estimate and run not in certificates and sys.stderr.isatty():
             print_stage(f"{run}: refitting {resamples:,} times")
         with count_bar(unit="part", delay=2, disable=None) as progress:
-            found = check(
+            result = check(
                 run,
                 **limits,
                 min_precision=min_precision,
@@ -162,11 +159,11 @@ def command(
                 every_part=every_part,
                 progress=progress,
             )
-        checked.append(found)
+        checked.append(result)
         if as_json:
-            click.echo(json_line(_record(found)))
+            click.echo(json_line(_record(result)))
         else:
-            _print(found, partial)
+            _print(result, partial)
     if junit_file is not None:
         with atomic_write(junit_file) as draft:
             draft.write_bytes(check_summary.junit(checked))
@@ -218,26 +215,19 @@ def _print_parts(run: CheckResult) -> None:
 
 def _record(run: CheckResult) -> dict[str, Any]:
     counted = run.checked.counts if isinstance(run.checked, AuditResult) else run.checked
-    record = {
+    parts = [{"part": part.part, "items": part.items, **_limit(part)} for part in run.parts]
+    return {
         "run": run.path,
         "model": run.model,
         "items": counted.items,
         "outcome": run.outcome,
         "confidence": run.confidence,
-        "limits": [_limit(one) for one in run.verdicts],
+        "limits": [_limit(verdict) for verdict in run.verdicts],
+        **({} if run.by is None else {"by": run.by, "parts": parts}),
     }
-    if run.by is not None:
-        parts = [{"part": one.part, "items": one.items, **_limit(one)} for one in run.parts]
-        record |= {"by": run.by, "parts": parts}
-    return record
 
 
-def _limit(one: Verdict) -> dict[str, Any]:
+def _limit(verdict: Verdict) -> dict[str, Any]:
     return {
-        "quantity": one.quantity,
-        "limit": one.limit,
-        "outcome": one.outcome,
-        "estimate": one.estimate,
-        "bound": one.bound,
-        "why": one.why,
+        name: getattr(verdict, name) for name in ("quantity", "limit", "outcome", "estimate", "bound", "why")
     }

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
-from blindcal.cli.console import print_stage
+from blindcal.cli.console import print_stage, print_table
 from blindcal.errors import InputError
 from blindcal.field_rules import rules_of
 from blindcal.items import catalogue, files
@@ -98,23 +98,24 @@ def _output(out: Path | None) -> Iterator[BinaryIO]:
 
 def _list(as_json: bool) -> None:
     if as_json:
-        click.echo(json_line([_record(one) for one in catalogue.SETS.values()]))
+        click.echo(json_line([_record(dataset) for dataset in catalogue.SETS.values()]))
         return
-    width = max(map(len, catalogue.NAMES))
-    for one in catalogue.SETS.values():
-        click.echo(f"{one.name:{width}} {one.about}")
-        click.echo(f"{'':{width}} from {one.hosted}, or --set data_dir=FOLDER; answers {'/'.join(one.words)}")
-    size, families = f"{catalogue.BUILTIN_SIZE:,}", ", ".join(catalogue.FAMILIES)
-    click.echo(f"{catalogue.BUILTIN:{width}} {size} yes/no questions: {families}")
-    click.echo(f"{'hf:...':{width}} any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --label-map")
+    rows = []
+    for dataset in catalogue.SETS.values():
+        origin = f"from {dataset.hosted}, or --set data_dir=FOLDER; answers {'/'.join(dataset.words)}"
+        rows += [[dataset.name, dataset.about], ["", origin]]
+    families = ", ".join(catalogue.FAMILIES)
+    rows.append([catalogue.BUILTIN, f"{catalogue.BUILTIN_SIZE:,} yes/no questions: {families}"])
+    rows.append(["hf:...", "any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --label-map"])
+    print_table(rows, "<<")
 
 
-def _record(one: catalogue.DataSet) -> dict[str, Any]:
-    two = {"positive": one.words[0], "negative": one.words[1]}
+def _record(dataset: catalogue.DataSet) -> dict[str, Any]:
+    words = dataset.words
     return {
-        "name": one.name,
-        "about": one.about,
-        "source": str(one.hosted),
-        "template": one.template,
-        **(two if len(one.words) == 2 else {"answers": one.words}),
+        "name": dataset.name,
+        "about": dataset.about,
+        "source": str(dataset.hosted),
+        "template": dataset.template,
+        **({"positive": words[0], "negative": words[1]} if len(words) == 2 else {"answers": words}),
     }

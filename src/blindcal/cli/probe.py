@@ -8,9 +8,10 @@ from typing import Any
 import click
 import msgspec
 
+from blindcal.auditing.choice import MethodOption
 from blindcal.auditing.probe_endpoint import EndpointProbe, probe
 from blindcal.cli import options
-from blindcal.cli.console import command_line_option, error_text, print_stage
+from blindcal.cli.console import command_line_option, error_text, print_field, print_stage, print_table
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
 from blindcal.json_form import json_line
@@ -27,6 +28,7 @@ EXIT = {
     "stated confidence": 3,
     "not auditable": 4,
 }
+WIDTH = 10  # of the column of names
 _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"}
 
 
@@ -50,11 +52,11 @@ _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"
 def command(items: Path, as_json: bool, **chosen: Any) -> None:
     """Check how an endpoint can be audited, in about {probe_queries} queries.
 
-    ITEMS is the file of questions that the audit would ask; the probe asks 16 of them. With
-    more than two answers it takes about {choice_queries} queries. It looks for logprobs, forces the answers
-    both ways with logit_bias, looks for the bias at which they flip, repeats some of them to see how much
-    they vary, and tries temperature and repeated answers if nothing better is usable.
-    'blindcal audit' does the same before its first question, and then uses the best method.
+    ITEMS is the file of questions that the audit would ask; the probe asks 16 of them. With more than two
+    answers it takes about {choice_queries} queries. It looks for logprobs, forces the answers both ways with
+    logit_bias, searches for the bias at which they flip, and repeats some to see how much they vary. If
+    nothing better is usable, it tries temperature and repeated answers. 'blindcal audit' does the same before
+    its first question, and then uses the best method.
 
     \b
     Example:
@@ -73,54 +75,50 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
     catalogue.check_there(items)
     options.check_key(settings.endpoint)
     with ProgressBar(disable=None) as bar:
-        found = probe(items, settings, progress=bar, stage=bar.wrap_print(print_stage))
+        endpoint = probe(items, settings, progress=bar, stage=bar.wrap_print(print_stage))
     if as_json:
-        findings: dict[str, Any] = msgspec.to_builtins(found.probe)
-        click.echo(json_line({**findings, "votes": found.choice.votes}))
+        findings: dict[str, Any] = msgspec.to_builtins(endpoint.probe)
+        click.echo(json_line({**findings, "votes": endpoint.choice.votes}))
     else:
-        _print(found)
-    click.get_current_context().exit(EXIT[found.verdict])
+        _print(endpoint)
+    click.get_current_context().exit(EXIT[endpoint.verdict])
 
 
 options.fill_help(command, probe_queries=PROBE_QUERIES, choice_queries=CHOICE_PROBE_QUERIES)
 
 
-def _print(found: EndpointProbe) -> None:
-    choice, result = found.choice, found.probe
-    click.echo(f"answers   {_token_names(choice.targets)}")
+def _print(endpoint: EndpointProbe) -> None:
+    choice, probed = endpoint.choice, endpoint.probe
+    print_field("answers", _token_names(choice.targets), width=WIDTH)
     if choice.queries:
         votes = ", ".join(f"{printable(text)!r} {count}" for text, count in choice.votes.items())
-        click.echo(f"          chosen by {choice.queries} pilot queries: {votes or 'no answer recognised'}")
-    width = max(len(finding.question) for finding in result.findings)
-    for finding in result.findings:
-        mark = _MARKS[finding.outcome]
-        click.echo(f"{mark:<10}{finding.question:<{width}}  {printable(finding.answer, 400)}")
-    _print_methods(found)
-    click.echo(f"verdict   {found.verdict}: {printable(found.reason, 400)}")
-    click.echo(f"          {_advice(found)}")
-    tokens = f"{result.prompt_tokens:,} input and {result.completion_tokens:,} output tokens"
-    took = f"the probe took {tokens}" if result.prompt_tokens else "the endpoint reports no tokens"
-    click.echo(f"cost      {found.queries} queries; {took}")
+        chosen = f"chosen by {choice.queries} pilot queries: {votes or 'no answer recognised'}"
+        print_field("", chosen, width=WIDTH)
+    findings = [[_MARKS[one.outcome], one.question, printable(one.answer, 400)] for one in probed.findings]
+    print_table([[f"{mark:{WIDTH - 2}}", *row] for mark, *row in findings], "<<<")
+    if endpoint.methods is not None:
+        print_table([_method_row(option) for option in endpoint.methods.table(probed)], "<<<<")
+    print_field("verdict", f"{endpoint.verdict}: {printable(endpoint.reason, 400)}", width=WIDTH)
+    print_field("", _advice(endpoint), width=WIDTH)
+    tokens = f"{probed.prompt_tokens:,} input and {probed.completion_tokens:,} output tokens"
+    used = f"the probe took {tokens}" if probed.prompt_tokens else "the endpoint reports no tokens"
+    print_field("cost", f"{endpoint.queries} queries; {used}", width=WIDTH)
 
 
-def _print_methods(found: EndpointProbe) -> None:
-    """Print a table of the methods: what is expected of each, and whether the endpoint allows it."""
-    if found.methods is None:
-        return
-    for one in found.methods.table(found.probe):
-        allowed = {None: "not needed", "": "usable"}.get(one.trouble, f"no: {one.trouble}")
-        expected = f"{one.times}, {one.expected}"
-        click.echo(f"{'method':<10}{one.method:<12} {expected:<37} {printable(allowed, 200)}")
+def _method_row(option: MethodOption) -> list[str]:
+    allowed = {None: "not needed", "": "usable"}.get(option.trouble, f"no: {option.trouble}")
+    expected = f"{option.times}, {option.expected}"
+    return [f"{'method':{WIDTH - 2}}", option.method, expected, printable(allowed, 200)]
 
 
-def _advice(found: EndpointProbe) -> str:
+def _advice(endpoint: EndpointProbe) -> str:
     """What to do next."""
-    result = found.probe
+    result = endpoint.probe
     if result.remedy:
         return printable(error_text(UnfitError(result.remedy, options=result.remedy_options)), 400)
     if within := result.within_clamp:
         return f"try again with {' and '.join(command_line_option(*one) for one in within.items())}"
-    best = None if found.methods is None else found.methods.best(result)
+    best = None if endpoint.methods is None else endpoint.methods.best(result)
     if best is None:
         return "do not audit this endpoint as it is"
     return f"audit it with --method {best.method}, which 'blindcal audit' chooses by itself"

@@ -110,19 +110,10 @@ class Tail:
     right: Estimate
     row: int
 
-    @property
-    def _flip(self) -> str:
-        return "" if self.side == "positive" else "1-"
-
-    @property
-    def sure(self) -> Number:
-        """The confidence."""
-        return Number(f"{self._flip}operating.{self.row}.threshold", "whole")
-
-    @property
-    def often(self) -> Number:
-        """The share of all items."""
-        return Number(f"{self._flip}operating.{self.row}.positive_rate.value", "whole")
+    def number(self, name: str) -> Number:
+        """A number of the operating point, seen from this side."""
+        flip = "" if self.side == "positive" else "1-"
+        return Number(f"{flip}operating.{self.row}.{name}", "whole")
 
     def quoted(self) -> Sentence:
         """How often they are right, with the interval."""
@@ -135,15 +126,13 @@ def tail_of(result: AuditResult, side: str, confidence: float, least: float = NO
     """The answers of a side from a confidence up, unless they are too few or their interval is too wide."""
     yes = side == "positive"
     at = confidence if yes else 1 - confidence
-    near = (k for k, point in enumerate(result.operating) if abs(point.threshold - at) < 1e-6)
-    row = next(near, None)
-    if row is None or (rate := result.operating[row].positive_rate.value) is None:
-        return None
-    share = rate if yes else 1 - rate
-    right = result.operating[row].precision if yes else result.operating[row].negative_precision
-    if share < least or right.low is None or right.high is None or right.high - right.low > WIDEST:
-        return None
-    return Tail(side=side, confidence=confidence, share=share, right=right, row=row)
+    for row, point in enumerate(result.operating):
+        if abs(point.threshold - at) < 1e-6 and (rate := point.positive_rate.value) is not None:
+            share = rate if yes else 1 - rate
+            right = point.precision if yes else point.negative_precision
+            if share >= least and right.has_interval and 2 * right.half_width <= WIDEST:
+                return Tail(side=side, confidence=confidence, share=share, right=right, row=row)
+    return None
 
 
 def quoted_tail(result: AuditResult) -> Tail | None:
@@ -164,7 +153,7 @@ def _quote_tail(result: AuditResult) -> Sentence | None:
     if result.answers:
         begin, middle = "When it is at least ", " confident in its answer, as it is for "
     right = (" of the questions, it is right ", *tail.quoted())
-    return (begin, tail.sure, middle, tail.often, *right, ".")
+    return (begin, tail.number("threshold"), middle, tail.number("positive_rate.value"), *right, ".")
 
 
 def _quote_all(result: AuditResult) -> Sentence | None:
@@ -220,7 +209,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
             )
         elif over and (end := tail_of(result, side, END)) is not None and (end.right.high or 1.0) < END:
             # the stretch is too short for the curve to show, but many answers are there
-            places.append((f"“{word(result, side)}” with at least ", end.sure, " confidence"))
+            places.append((f"“{word(result, side)}” with at least ", end.number("threshold"), " confidence"))
     if not places:
         return ()
     return (" when it says ", *(places[0] if len(places) == 1 else (*places[0], ", and ", *places[1])))
