@@ -40,7 +40,7 @@ WALKS = re.compile(r"(?<=<!-- walks -->\n).*?(?=<!-- /walks -->)", re.DOTALL)
 #: Rooms that every other one uses: they are no part of any walk.
 USED_BY_ALL = {
     *("errors", "records", "text", "json_form", "field_rules", "atomic_write", "prices"),
-    *("query_seeds", "confidence_prompt", "progress_bar"),
+    *("query_seeds", "progress_bar"),
 }
 CONDUCTORS = {"auditing", "certifying", "watching"}
 SEAM = "blindcal.asking.governor"

@@ -109,40 +109,45 @@ class HttpEndpoint:
             body = self._body(request, accepted)
             response = await self._send("POST", self.url, body)
             raw = response.body
-            read = replies.read(response.status, raw, free_text=request.max_tokens > 1)
-            if isinstance(read, Reply):
+            outcome = replies.read(response.status, raw, free_text=request.max_tokens > 1)
+            if isinstance(outcome, Reply):
                 self._answered.add(_settings(request, accepted))
                 if trial:
                     self.accepted = self.accepted.without(trial)
-                if named_by_id(read.logprobs) and not (accepted.texts or BY_ID in request.fields):
+                if named_by_id(outcome.logprobs) and not (accepted.texts or BY_ID in request.fields):
                     self.accepted = replace(self.accepted, texts=True)
                     raise RetryableError(
                         "logprobs came by token id and not by text",
                         retry_after=0.0,
                         throttled=True,
-                        billed=read.usage.tokens,
+                        billed=outcome.usage.tokens,
                     )
-                return read
-            error = self._refusal(read, response.headers, raw)
-            if not refusals.is_about_fields(read, raw, error):
+                return outcome
+            error = self._refusal(outcome, response.headers, raw)
+            if not refusals.is_about_fields(outcome, raw, error):
                 raise await self._located(error, raw)
             sent = read_json(body)
-            learnt = self.accepted.after(raw, sent)
-            if learnt.limit != accepted.limit:
-                self.accepted = learnt
+            if self._learns(accepted, sent, outcome, raw):
                 continue
-            names = refusals.refused(raw, sent)
-            harmless = [name for name in names if self._can_leave_out(name, sent[name])]
-            if harmless:
-                self.accepted = self.accepted.without(harmless)
-                continue
-            if names:
-                raise refusals.unsupported(names[0], read, raw)
             unknown = tuple(n for n in sent if n not in OPENAI_SAMPLERS and self._can_leave_out(n, sent[n]))
             answered = _settings(request, accepted) in self._answered  # so it is not about the fields
             if unexplained is not None or answered or not unknown:
                 raise unexplained or error
             unexplained, trial = error, unknown
+
+    def _learns(self, accepted: Accepted, sent: Mapping[str, Any], status: int, raw: bytes) -> bool:
+        """Learn which fields to send, if a refusal names any; raises an error for one that matters."""
+        learnt, names = self.accepted.after(raw, sent), refusals.refused(raw, sent)
+        harmless = [name for name in names if self._can_leave_out(name, sent[name])]
+        if learnt.limit != accepted.limit:
+            self.accepted = learnt
+        elif harmless:
+            self.accepted = self.accepted.without(harmless)
+        elif names:
+            raise refusals.unsupported(names[0], status, raw)
+        else:
+            return False
+        return True
 
     def _can_leave_out(self, name: str, value: object) -> bool:
         """Whether a field of a request is ours and changes nothing."""

@@ -140,12 +140,10 @@ class TokenQuestion(QuestionFormat):
 
     @property
     def form(self) -> AnswerFormat:
-        """The form of the answers."""
         return "word"
 
     @property
     def about_answers(self) -> str:
-        """What a constraint changes."""
         return "" if self.constraint is None else CONSTRAINTS[self.constraint].measures
 
     def request(
@@ -194,7 +192,6 @@ class TokenQuestion(QuestionFormat):
         return ParsedAnswer(self._meaning.get(spoken(reply.text), INVALID), printable(reply.text))
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - has none
-        """An error that suggests wrong answer words or a bias without effect."""
         return NoAnswerWordError(
             f"none of {count} answers is one of the answer words (the last one: {text[:40]!r}): "
             "check the words and tokens, and that logit_bias acts"
@@ -219,7 +216,6 @@ class UnbiasedQuestion(QuestionFormat):
         number: int = 0,
         biases: FloatArray | None = None,  # noqa: ARG002 - nothing is biased
     ) -> Request:
-        """The request of one query."""
         return self._request(messages, temperature if self.tempered else None, number)
 
     @abstractmethod
@@ -249,7 +245,6 @@ class FreeTextQuestion(UnbiasedQuestion):
 
     @property
     def about_answers(self) -> str:
-        """How the answers are read, and what a constraint changes."""
         if self.constraint is not None:
             return CONSTRAINTS[self.constraint].measures
         if self.form == "json":
@@ -267,7 +262,6 @@ class FreeTextQuestion(UnbiasedQuestion):
         )
 
     def parse(self, reply: Reply) -> ParsedAnswer:
-        """The answer that the text settles on, or the reason why there is none."""
         parse = parse_json_text if self.form == "json" else parse_free_text
         if reply.finish_reason in (REFUSED, "content_filter"):
             read = FreeText(None, "refusal")
@@ -279,7 +273,6 @@ class FreeTextQuestion(UnbiasedQuestion):
         return ParsedAnswer(answer, kept, reason=read.reason)
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
-        """An error that says why the texts are no answers, and what would help."""
         if reason in ("cut short", "empty"):
             return _no_room(count, reason, self.max_tokens)
         words = f"{', '.join(map(repr, self.words[:-1]))} or {self.words[-1]!r}"
@@ -328,7 +321,6 @@ class LogprobQuestion(UnbiasedQuestion):
         )
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text
-        """An error that suggests other words or another method."""
         return UnfitError(
             f"none of {count} replies shows the probability of an answer word (the last one: "
             f"{printable(text, 200)!r})",
@@ -368,7 +360,6 @@ class ConfidenceQuestion(UnbiasedQuestion):
         return ParsedAnswer(answer, "\n".join(lines), reason="" if reply.text.strip() else "empty")
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
-        """An error that says that the model does not state its confidence."""
         if reason == "empty":
             return _no_room(count, reason, self.max_tokens)
         return UnfitError(

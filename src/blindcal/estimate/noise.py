@@ -179,7 +179,7 @@ def drift_test(
     ``requests`` has the number of the request that brought each answer of each round, if some brought several
     answers about an item. These are alike, and their order tells nothing: they count as one.
     """
-    found: list[Drift] = []
+    tests: list[Drift] = []
     begin = 0
     for k, asked in enumerate(rounds):
         valid = np.flatnonzero(asked.answers != INVALID)
@@ -187,13 +187,13 @@ def drift_test(
             number = np.arange(len(asked)) if requests is None else requests[k]
             begins = np.flatnonzero(np.diff(number[valid], prepend=-1))  # of each request
             for score in _scores(labels, asked.rows(valid)):
-                if (one := _cusum(score, begins)) is not None:
-                    found.append(Drift(one.pvalue, begin + int(valid[one.at - 1]) + 1))
+                if (test := _cusum(score, begins)) is not None:
+                    tests.append(Drift(test.pvalue, begin + int(valid[test.at - 1]) + 1))
         begin += len(asked)
-    if not found:
+    if not tests:
         return None
-    clearest = min(found, key=lambda one: one.pvalue)
-    return Drift(min(1.0, clearest.pvalue * len(found)), clearest.at)
+    clearest = min(tests, key=lambda test: test.pvalue)
+    return Drift(min(1.0, clearest.pvalue * len(tests)), clearest.at)
 
 
 def _scores(labels: IntArray, asked: AnswerTable) -> tuple[FloatArray, ...]:

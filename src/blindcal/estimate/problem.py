@@ -34,8 +34,8 @@ class NoisePosterior:
         """That of several runs: the noisiest of their values, and all that are plausible in any of them."""
         if len(set(each)) == 1:
             return each[0]
-        best = Noise(max(one.best.jitter for one in each), max(one.best.flip_rate for one in each))
-        return cls(best, tuple(dict.fromkeys(noise for one in each for noise in one.plausible)))
+        best = Noise(max(run.best.jitter for run in each), max(run.best.flip_rate for run in each))
+        return cls(best, tuple(dict.fromkeys(noise for run in each for noise in run.plausible)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -338,9 +338,9 @@ class Responses:
     def _of_sets(self, axis: Axis) -> FloatArray:
         """P(set of answers | cell) for each label, shape (2, sets, CELLS); 0 below the first cell."""
         sets = self.sets
-        found = np.zeros((2, sets.example.size, CELLS))
+        curves = np.zeros((2, sets.example.size, CELLS))
         axis = axis.from_first
-        log_seen, there = self._log_responses(axis), found[..., CELLS - len(axis.nodes) :]
+        log_seen, there = self._log_responses(axis), curves[..., CELLS - len(axis.nodes) :]
         answered = np.flatnonzero(sets.size[sets.example])
         step = max(1, 4096 // axis.weights.size)
         for at in range(0, answered.size, step):
@@ -351,7 +351,7 @@ class Responses:
                 more = size > nth
                 total[more] += log_seen[sets.kinds[begin[more] + nth]]
             there[0, some], there[1, some] = axis.averaged(total)
-        return found
+        return curves
 
     def _log_responses(self, axis: Axis) -> FloatArray:
         """Log-probability of each type at the nodes of the axis."""

@@ -94,14 +94,11 @@ class BiasChecks:
         """Check that flips are where logprobs say; a bias that does not act at all contradicts nothing."""
         if await self._force():
             return ""
-        compared = 0
         for item in [item for item in self.items if item.id in self.gaps][:2]:
             flip = await self._flip(item)
             if flip is None:
                 continue
-            compared += 1
-            if compared > 1:  # one finding is enough
-                self.client.findings.pop()
+            self.client.findings = [finding for finding in self.client.findings if finding.question != SCALE]
             if trouble := self._compare_with_logprobs(item, flip, NARROW):
                 return trouble
         return ""
@@ -358,12 +355,11 @@ class BiasChecks:
         return False
 
     async def _crosses(self, item: Item, flip: float, margin: float, offset: float) -> bool:
-        below = await self.client.at(item, flip - margin, offset)
-        above = await self.client.at(item, flip + margin, offset)
-        return (below, above) == (NEGATIVE, POSITIVE)
+        pair = [await self.client.at(item, flip + step, offset) for step in (-margin, margin)]
+        return pair == [NEGATIVE, POSITIVE]
 
     async def _stays(self, item: Item, margin: float, offset: float) -> bool | None:
-        """Whether the flip is in the same place with another C; ``None`` if other words come."""
+        """The same for a C with which other words may come, which is ``None``; it is counted nowhere."""
         flip = self.flips.shifts[item.id]
         for _ in range(3):
             pair = [await self.client.once(item, flip + step, offset) for step in (-margin, margin)]

@@ -72,18 +72,18 @@ def differences(
     if not (first.resampling.size and second.resampling.size):
         raise InputError("resamples: fits that are compared need at least 2, and one here has none")
     drawn = None if units is None else _jointly(first, second, units, seed)
-    found = []
+    compared = []
     for name, of_tables in _quantities(first, bins).items():
         try:
-            one, two = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
+            mine, two = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
         except NotIdentifiedError:
             continue
-        a, b = float(one), float(two)
+        a, b = float(mine), float(two)
         r = 0.0 if drawn is None else _correlation(*(of_tables(tables) for tables in drawn))
-        low = b - a - _reach(b - two.low, one.high - a, r)
-        high = b - a + _reach(two.high - b, a - one.low, r)
-        found.append(Difference(name, one, two, Estimate(b - a, low, high, level), r))
-    return tuple(found)
+        low = b - a - _reach(b - two.low, mine.high - a, r)
+        high = b - a + _reach(two.high - b, a - mine.low, r)
+        compared.append(Difference(name, mine, two, Estimate(b - a, low, high, level), r))
+    return tuple(compared)
 
 
 def _quantities(fit: LatentFit, bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
@@ -101,17 +101,17 @@ def _jointly(
     first: LatentFit, second: LatentFit, units: tuple[IntArray, IntArray], seed: int
 ) -> tuple[FloatArray, FloatArray]:
     """Tables of both fits, refitted to the same resampled units."""
-    count = 1 + int(max(one.max() for one in units))
+    count = 1 + int(max(each.max() for each in units))
     size = min(_DRAWS, first.resampling.size, second.resampling.size)
 
     def tables(turn: int, fit: LatentFit) -> FloatArray:
         resample = of_units(incidence(units[turn], count, fit.patterns))
         rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
         # units have their own random stream: it is the same for both fits and does not depend on chunks
-        found = resampled_tables(
+        refitted = resampled_tables(
             fit.patterns, fit.ensemble, size, rng, lambda some, _: resample(some, stream)
         )
-        return fit.patterns.axis.to_log_odds(found)
+        return fit.patterns.axis.to_log_odds(refitted)
 
     return tables(0, first), tables(1, second)
 
