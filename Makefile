@@ -65,8 +65,8 @@ study: $(VENV)/.dev
 	$(BIN)/python bench/docs.py
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
-BENCHES := accuracy shards benchmarks plan gate compared few promises speed run picture \
-  watch_picture tutorial embedded endpoints dishonest watched choices certified parts
+BENCHES := accuracy shards benchmarks plan gate few promises speed run picture \
+  watch_picture tutorial embedded dishonest watched choices certified parts
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done

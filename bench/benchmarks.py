@@ -27,7 +27,6 @@ from blindcal.reproduce.table import (
     Entry,
     Measured,
     MethodTable,
-    Row,
     TableRun,
     is_fitted,
     mean_sd,
@@ -161,41 +160,6 @@ def unused(comparison: MethodTable) -> Table:
     return table({"": "{}", **{one.name: "{:.1%}" for one in comparison.columns}}, rows)
 
 
-def claims(comparison: MethodTable) -> Table:
-    """How often one method is at least as accurate as another, on the mean over the cells and per cell."""
-    checks = {
-        "`latent` at K, `extraction` at K + 2": [
-            (Row("latent", k), Row("extraction", k + 2)) for k in range(1, 5)
-        ],
-        "`latent`, `extraction`": [(Row("latent", k), Row("extraction", k)) for k in range(1, 9)],
-        "`latent`, `sampling`": [(Row("latent", k), Row("sampling", k)) for k in range(1, 9)],
-        "`sampling+latent`, `sampling`": [
-            (Row("sampling+latent", k), Row("sampling", k)) for k in range(1, 9)
-        ],
-    }
-    rows: list[list[Cell]] = []
-    for words, pairs in checks.items():
-        means = [_excess(*map(comparison.mean_error, pair)) for pair in pairs]
-        cells = [
-            one.entries[ours].error - one.entries[theirs].error
-            for one in comparison.columns
-            for ours, theirs in pairs
-        ]
-        kept = [(sum(excess <= 0 for excess in each), len(each)) for each in (means, cells)]
-        rows.append([words, *kept, max(0.0, *cells)])
-    columns = {
-        "at least as accurate": "{}",
-        "budgets, on the mean": "{} of {}",
-        "cells": "{} of {}",
-        "largest excess": "{:.5f}",
-    }
-    return table(columns, rows)
-
-
-def _excess(ours: float | None, theirs: float | None) -> float:
-    return np.inf if ours is None or theirs is None else ours - theirs
-
-
 # The error against N and M
 
 
@@ -271,7 +235,6 @@ def main() -> None:
         "estimates": estimates(whole),
         "errors": errors(whole),
         "unused": unused(whole),
-        "claims": claims(whole),
         "sizes": by_part(measured["sizes"], "N", lambda run: run.source.n),
         "bins": by_part(measured["bins"], "M", lambda run: run.bins),
         "spellings": spellings(measured["spelled"]),

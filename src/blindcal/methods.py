@@ -88,6 +88,14 @@ class Method:
     budgets: tuple[int, ...] = tuple(range(1, 9))  # queries per item in the table of ``reproduce``
     plan_budgets: tuple[float, ...] = ()  # queries per item that a plan for a half-width compares
     several: SeveralAnswers | None = None  # how it audits items with more than two answers, if it can
+    allowed: tuple[Callable[[float], bool], str] | None = None  # numbers of queries per item, and the rule
+
+    def check_queries(self, queries: float) -> None:
+        """Raise `InputError` if the method cannot ask this number of queries per item."""
+        if not (np.isfinite(queries) and queries > 0):
+            raise InputError(f"queries: must be a positive number, got {queries!r}")
+        if self.allowed is not None and not self.allowed[0](queries):
+            raise InputError(f"queries: {self.allowed[1]}, got {queries:g}")
 
     def usual_queries(self, *, several: bool) -> float:
         """The usual mean number of queries per item, with two answers or with ``several``."""
@@ -136,15 +144,16 @@ METHODS: Mapping[str, Method] = {
         "latent",
         1.0,
         "one reading per item of the probabilities that the endpoint shows, without logit_bias",
-        lambda spec: SampledDesign(spec.labels.size, at_most_once(spec.queries), (0.0,), spec.seed),
+        lambda spec: SampledDesign(spec.labels.size, spec.queries, (0.0,), spec.seed),
         biased=False,
         way="logprobs",
         budgets=(),  # the table compares methods with these very probabilities
         plan_budgets=(1.0,),
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, at_most_once(spec.queries), spec.seed),
+            lambda spec, choices: DrawnAnswersDesign(choices, spec.queries, spec.seed),
             1.0,
         ),
+        allowed=(lambda queries: queries <= 1, "logprobs reads each item once at most"),
     ),
     "latent": Method(
         "latent",
@@ -187,7 +196,11 @@ METHODS: Mapping[str, Method] = {
         "flips",
         6.0,
         "K threshold answers per item (logit_bias, T = 0) that bisect its log-odds on [-15, 15]",
-        lambda spec: ExtractionDesign(spec.labels.size, whole_queries(spec.queries)),
+        lambda spec: ExtractionDesign(spec.labels.size, int(spec.queries)),
+        allowed=(
+            lambda queries: queries == int(queries),
+            "extraction asks a whole number of queries per item",
+        ),
     ),
     "temperature": Method(
         "latent",
@@ -209,7 +222,7 @@ METHODS: Mapping[str, Method] = {
         "latent",
         2.0,
         "K answers per item at the endpoint's own setting, without logit_bias or temperature",
-        lambda spec: SampledDesign(spec.labels.size, repeated_queries(spec.queries), (1.0,), spec.seed),
+        lambda spec: SampledDesign(spec.labels.size, spec.queries, (1.0,), spec.seed),
         biased=False,
         sampled=True,
         tempered=False,
@@ -217,26 +230,26 @@ METHODS: Mapping[str, Method] = {
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(
-                choices, repeated_queries(spec.queries), spec.seed, greedy=False
-            ),
+            lambda spec, choices: DrawnAnswersDesign(choices, spec.queries, spec.seed, greedy=False),
             3.0,
             "K answers per item at the endpoint's own setting, without logit_bias or temperature; the first "
             "one is the answer given",
         ),
+        allowed=(lambda queries: queries >= LEAST_REPEATED, TOO_FEW_REPEATED),
     ),
     "verbalized": Method(
         "stated",
         1.0,
         "one answer per item in free text with a confidence in it (T = 0), without logit_bias",
-        lambda spec: SampledDesign(spec.labels.size, _once(spec.queries), (0.0,), spec.seed),
+        lambda spec: SampledDesign(spec.labels.size, spec.queries, (0.0,), spec.seed),
         biased=False,
         way="stated confidence",
         budgets=(1,),
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, _once(spec.queries), spec.seed),
+            lambda spec, choices: DrawnAnswersDesign(choices, spec.queries, spec.seed),
             1.0,
         ),
+        allowed=(lambda queries: queries == 1, "verbalized asks each item once"),
     ),
 }
 
@@ -303,9 +316,8 @@ def make_design(
         Whether threshold answers follow the sum of several spellings (METHOD 8).
     """
     y = labels_array(labels) if choices is None else np.asarray(labels, np.int64)
-    if not (np.isfinite(queries) and queries > 0):
-        raise InputError(f"queries: must be a positive number, got {queries!r}")
-    make = method_of(method).design
+    method_of(method).check_queries(queries)
+    make = METHODS[method].design
     if choices is not None:
         own = several_answers(method)
 
@@ -364,30 +376,3 @@ def control_spacing(n: int) -> int:
 def count_controls(method: str, n: int, queries: int) -> int:
     """The number of control queries that an audit of ``n`` items asks beside its ``queries``."""
     return -(-queries // control_spacing(n)) if METHODS[method].biased else 0
-
-
-def whole_queries(queries: float) -> int:
-    """The queries per item of ``extraction``, which must be a whole number."""
-    if queries != int(queries):
-        raise InputError(f"queries: extraction asks a whole number of queries per item, got {queries!r}")
-    return int(queries)
-
-
-def at_most_once(queries: float) -> float:
-    """The queries per item of ``logprobs``: a second reading would show the same."""
-    if queries > 1:
-        raise InputError(f"queries: logprobs reads each item once at most, got {queries!r}")
-    return queries
-
-
-def _once(queries: float) -> float:
-    if queries != 1:
-        raise InputError(f"queries: verbalized asks each item once, got {queries!r}")
-    return queries
-
-
-def repeated_queries(queries: float) -> float:
-    """The queries per item of ``repeated``, at least two."""
-    if queries < LEAST_REPEATED:
-        raise InputError(f"queries: {TOO_FEW_REPEATED}, got {queries:g}")
-    return queries

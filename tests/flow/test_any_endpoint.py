@@ -1,7 +1,4 @@
-"""Audits with no method named: each endpoint gets the best method that it allows, or the reason why not.
-
-How often the intervals hold there is counted by bench/endpoints.py.
-"""
+"""Audits with no method named: each endpoint gets the best method that it allows, or the reason why not."""
 
 from __future__ import annotations
 

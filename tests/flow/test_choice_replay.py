@@ -124,11 +124,11 @@ def test_a_choice_file_is_loaded_as_it_is(tmp_path: Path) -> None:
     """Its answers are the tokens; other files are read as before."""
     path = tmp_path / "model__set.csv"
     path.write_text("id,logit_A,logit_B,logit_C,label\na,1,0,-1,0\nb,3,2,,1\n")
-    found = Recording.load(path)
-    assert (found.name, found.ids, found.choices) == ("model__set", ("a", "b"), 3)
-    assert [token.text for token in found.tokens] == ["A", "B", "C"]
-    assert found.logits[0].tolist() == [1, 0, -1]
-    assert found.logits[1, 2] < -30
+    known = Recording.load(path)
+    assert (known.name, known.ids, known.choices) == ("model__set", ("a", "b"), 3)
+    assert [token.text for token in known.tokens] == ["A", "B", "C"]
+    assert known.logits[0].tolist() == [1, 0, -1]
+    assert known.logits[1, 2] < -30
     with pytest.raises(InputError, match="a row for each id"):
         Recording.of_choices(["a"], np.zeros((2, 3)), ("A", "B", "C"))
 
@@ -137,6 +137,6 @@ def test_a_choice_file_is_loaded_as_it_is(tmp_path: Path) -> None:
 def test_the_shared_choice_files_can_be_replayed() -> None:
     """All of them are read, with as many tokens as answers."""
     for path in sorted((SHARED / "choices").glob("*.csv.gz")):
-        found = Recording.load(path)
-        assert len(found.tokens) == found.choices in (4, 6)
-        assert len(found.ids) >= 10_000
+        known = Recording.load(path)
+        assert len(known.tokens) == known.choices in (4, 6)
+        assert len(known.ids) >= 10_000

@@ -72,12 +72,12 @@ def test_every_answer_is_scored(items: Path, server: Server, tmp_path: Path) -> 
     out = tmp_path / "scores.csv"
     writer = scored(items, out, server)
     assert writer.targets.words == (" A", " B", " C", " D")
-    found = read_choices(out)
-    assert found.answers == ("A", "B", "C", "D")
-    assert found.ids == tuple(f"q{k}" for k in range(N))
-    assert found.labels.tolist() == LABELS.tolist()
-    assert found.choices.tolist() == [3 if k % 4 == 0 else 4 for k in range(N)]
-    np.testing.assert_allclose(log_softmax(found.logits, axis=1), log_softmax(LOGITS, axis=1), atol=1e-4)
+    known = read_choices(out)
+    assert known.answers == ("A", "B", "C", "D")
+    assert known.ids == tuple(f"q{k}" for k in range(N))
+    assert known.labels.tolist() == LABELS.tolist()
+    assert known.choices.tolist() == [3 if k % 4 == 0 else 4 for k in range(N)]
+    np.testing.assert_allclose(log_softmax(known.logits, axis=1), log_softmax(LOGITS, axis=1), atol=1e-4)
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert {row["tokens"] for row in rows} == {"1 2 3 4"}
     assert all(0 < float(row["mass"]) <= 1 for row in rows)

@@ -47,11 +47,11 @@ def asked_logits(tmp_path: Path, item: str, bias: dict[int, float], **how: Any) 
     """What the model in LOGITS answers."""
 
     async def talk() -> Reply:
-        found = Recording.load(logits_file(tmp_path))
+        known = Recording.load(logits_file(tmp_path))
         questions = [Item(name, 0, (Message("prompt", name),)) for name in ("a", "b")]
         async with (
-            Server(found, questions, Behaviour(logprobs=True)) as server,
-            HttpEndpoint(Address(server.base_url, found.name, api="completions"), environ={}) as endpoint,
+            Server(known, questions, Behaviour(logprobs=True)) as server,
+            HttpEndpoint(Address(server.base_url, known.name, api="completions"), environ={}) as endpoint,
         ):
             return await endpoint.ask(Request((Message("prompt", item),), bias, **how))
 
@@ -87,9 +87,9 @@ def test_certain_probabilities() -> None:
     """Probabilities of exactly zero and one are beyond any other's threshold, and in reach of the bias."""
 
     async def talk(shift: float) -> list[str]:
-        found = Recording.from_probabilities(["item-0", "item-1"], np.array([0.0, 1.0]))
+        known = Recording.from_probabilities(["item-0", "item-1"], np.array([0.0, 1.0]))
         async with (
-            Server(found, items(2)) as server,
+            Server(known, items(2)) as server,
             HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
         ):
             bias: list[dict[int, float]] = [{1: 50 + shift, 2: 50.0}, {1: 50 - shift, 2: 50.0}]
@@ -107,8 +107,8 @@ def test_token_variants(tmp_path: Path) -> None:
     every = {11: 50.0, 12: 50.0, 21: 50.0, 22: 50.0}
     assert asked_logits(tmp_path, "a", every).text == "Yes"
     gap = 2.0 - 1.9  # the likeliest of each side; the sums differ by -0.1 instead
-    for shift, said in ((-gap + 0.01, "Yes"), (-gap - 0.01, " No")):
-        assert asked_logits(tmp_path, "a", every | {11: 50 + shift, 12: 50 + shift}).text == said
+    for shift, answer in ((-gap + 0.01, "Yes"), (-gap - 0.01, " No")):
+        assert asked_logits(tmp_path, "a", every | {11: 50 + shift, 12: 50 + shift}).text == answer
 
 
 def test_unrecorded_tokens(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_counts_and_usage() -> None:
 
 
 def test_what_cannot_be_served_is_refused() -> None:
-    """An item that was not recorded, and a port in use, are found out before anything is served."""
+    """An item that was not recorded, and a port in use, are refused before anything is served."""
     with pytest.raises(InputError, match="item-2"):
         Server(recording([0.0, 1.0]), items(3))
     with running(Server(recording(ODDS), items(5))) as server:
@@ -188,19 +188,19 @@ def test_real_logits(path: Path, n: int) -> None:
     """Real recorded logits load, and their unbiased greedy answers are the recorded argmax."""
     if not path.exists():
         pytest.skip(f"no recorded logits at {path}")
-    found = Recording.load(path)
-    assert found.logits.shape[0] == len(found.ids) == n
-    texts = {token.id: token.text for token in found.tokens}
+    known = Recording.load(path)
+    assert known.logits.shape[0] == len(known.ids) == n
+    texts = {token.id: token.text for token in known.tokens}
     with gzip.open(path, "rt") as lines:
         argmax = [int(line.rsplit(",", 1)[1]) for line in list(lines)[1:]]
-    questions = [Item(name, 0, (Message("user", name),)) for name in found.ids[:300]]
+    questions = [Item(name, 0, (Message("user", name),)) for name in known.ids[:300]]
 
     async def talk() -> list[str]:
         async with (
-            Server(found, questions) as server,
-            HttpEndpoint(Address(server.base_url, found.name), environ={}) as endpoint,
+            Server(known, questions) as server,
+            HttpEndpoint(Address(server.base_url, known.name), environ={}) as endpoint,
         ):
             return [(await endpoint.ask(Request(item.messages))).text for item in questions]
 
-    for said, best in zip(asyncio.run(talk()), argmax, strict=False):
-        assert said == texts.get(best, "The")
+    for answer, best in zip(asyncio.run(talk()), argmax, strict=False):
+        assert answer == texts.get(best, "The")

@@ -120,27 +120,6 @@ def test_nothing_is_made_of_no_answers(method: str) -> None:
     assert [one.gap.value for one in some.bins] == [None] * 5
 
 
-def test_intervals_have_the_level_that_was_asked_for() -> None:
-    """Every interval says its level, and a lower level is narrower."""
-    known = evidence("latent", *population(400))
-    usual, low = estimate(known), estimate(replace(known, level=0.5))
-    for name in ("ece", "overconfidence", "auroc", "accuracy", "brier", "log_loss", "tce"):
-        wide, narrow = getattr(usual, name), getattr(low, name)
-        assert (wide.level, narrow.level) == (0.95, 0.5)
-        assert narrow.value == wide.value
-        assert narrow.half_width < wide.half_width
-    assert low.curve is not None
-    assert low.curve.level == low.bins[0].gap.level == low.operating[0].recall.level == 0.5
-
-
-def test_one_likelihood_reads_the_answers_of_other_methods() -> None:
-    """With the estimator `latent`, sampled answers have a curve and an interval, which holds the truth."""
-    labels, p = population()
-    some = estimate(replace(evidence("sampling", labels, p), estimator="latent"))
-    assert some.curve is not None
-    assert float(binned_ece(labels, p, 5).ece) in some.ece
-
-
 def test_a_brief_estimate_leaves_out_what_parts_do_not_show() -> None:
     """Brief estimates agree with full ones and have no curve, no operating points and no parts."""
     labels, p = population(300)
@@ -182,18 +161,6 @@ def test_parts_are_read_apart_and_few_is_said() -> None:
     assert (by_name["a"].ece.low or 0) > (by_name["b"].ece.high or 1)
     assert pvalue is not None
     assert pvalue < 1e-6
-
-
-def test_parts_that_are_alike_are_not_called_different() -> None:
-    """Under chance the p-value of "all alike" is below 5% hardly more often than that."""
-    small = 0
-    for seed in range(20):
-        labels, p = population(1200, seed)
-        parts = np.random.default_rng(seed).choice(["a", "b", "c"], 1200).tolist()
-        pvalue = estimate(evidence("latent", labels, p, parts=parts, seed=seed)).parts_pvalue
-        assert pvalue is not None
-        small += pvalue < 0.05
-    assert small <= 4  # 20 seeds at 5%: 5 or more has a chance of 0.3%
 
 
 @pytest.fixture

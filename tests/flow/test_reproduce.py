@@ -69,13 +69,13 @@ def write_recording(folder: Path, n: int = 90) -> Path:
     side = 2.5 * rng.standard_normal(n)
     rows = ["id,label,Yes|11, yes|12,No|13, no|14,lse,argmax"]
     for k in range(n):
-        said = [10 + side[k] / 2, 8 + side[k] / 2 + rng.normal(), 10 - side[k] / 2, 8.5 - side[k] / 2]
+        logits = [10 + side[k] / 2, 8 + side[k] / 2 + rng.normal(), 10 - side[k] / 2, 8.5 - side[k] / 2]
         other = 10 + rng.normal()
-        lse = np.logaddexp.reduce([*said, other])
-        best = int(np.argmax([*said, other]))
+        lse = np.logaddexp.reduce([*logits, other])
+        best = int(np.argmax([*logits, other]))
         label = int(rng.random() < 1 / (1 + np.exp(-0.6 * side[k])))
         rows.append(
-            f"q{k},{label}," + ",".join(f"{z:.4f}" for z in [*said, lse]) + f",{[11, 12, 13, 14, 99][best]}"
+            f"q{k},{label}," + ",".join(f"{z:.4f}" for z in [*logits, lse]) + f",{[11, 12, 13, 14, 99][best]}"
         )
     path = folder / "model__set__logits.csv"
     path.write_text("\n".join(rows) + "\n")

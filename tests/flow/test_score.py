@@ -60,12 +60,12 @@ class Model:
         raised = logprobs.copy()
         for token, value in request.logit_bias.items() if self.obeys else ():
             raised[token] += value
-        said = int(raised.argmax())
+        answer = int(raised.argmax())
         shown = raised - np.logaddexp.reduce(raised) if self.biased else logprobs
         best = np.argsort(-shown)[: min(self.most, request.top_logprobs)]
         top: Mapping[str, float] = {TEXTS[k]: float(shown[k]) for k in best}
         if not self.shows:
-            return Reply(TEXTS[said])
+            return Reply(TEXTS[answer])
         named = request.fields.get("logprob_token_ids")
         if named and self.naming == "refused":
             raise FatalError("Extra inputs are not permitted: logprob_token_ids", status=400)
@@ -73,8 +73,8 @@ class Model:
             assert request.fields["return_tokens_as_token_ids"] is True
             if self.naming == "renormalised":
                 shown = shown - np.logaddexp.reduce(shown[named])
-            top = {f"token_id:{k}": float(shown[k]) for k in {said, *named}}
-        return Reply(TEXTS[said], logprobs=top, logprob=float(shown[said]))
+            top = {f"token_id:{k}": float(shown[k]) for k in {answer, *named}}
+        return Reply(TEXTS[answer], logprobs=top, logprob=float(shown[answer]))
 
     async def close(self) -> None:
         """Nothing to release."""

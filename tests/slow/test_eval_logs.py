@@ -106,9 +106,9 @@ def changed(log: Path, to: Path, change: Callable[[EvalLog], None]) -> Path:
     """A copy of a log that tells something else."""
     from inspect_ai.log import read_eval_log, write_eval_log
 
-    told = read_eval_log(str(log))
-    change(told)
-    write_eval_log(told, str(to))
+    contents = read_eval_log(str(log))
+    change(contents)
+    write_eval_log(contents, str(to))
     return to
 
 

@@ -66,12 +66,12 @@ SCORES: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", ITEMS)
 def test_bad_items_are_refused_before_anything_is_asked(name: str, tmp_path: Path) -> None:
     """The line names the file, where it breaks, the rule and what to do; no folder is made."""
-    content, said = ITEMS[name]
+    content, message = ITEMS[name]
     (tmp_path / name).write_bytes(content)
     nowhere = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", tmp_path / "run")
     text = refusal(blindcal("audit", tmp_path / name, *nowhere))
     assert text.startswith(str(tmp_path / name))
-    assert said in text
+    assert message in text
     assert not (tmp_path / "run").exists()
 
 
@@ -80,11 +80,11 @@ def test_bad_scores_are_refused(name: str, tmp_path: Path) -> None:
     """Score files are refused as files of items are."""
     if ".parquet" in name:
         pytest.importorskip("pyarrow")
-    content, said = SCORES[name]
+    content, message = SCORES[name]
     (tmp_path / name).write_bytes(content)
     text = refusal(blindcal("simulate", tmp_path / name))
     assert text.startswith(str(tmp_path / name))
-    assert said in text
+    assert message in text
 
 
 @pytest.mark.parametrize("command", [("audit", "--model", "m"), ("plan", "--half-width", "0.1"), ("items",)])
@@ -139,9 +139,9 @@ RUNS: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("kind", RUNS)
 def test_what_is_no_run_is_refused(kind: str, command: str, tmp_path: Path) -> None:
     """Every command that reads a run says what is wrong with it."""
-    make, said = RUNS[kind]
+    make, message = RUNS[kind]
     make(tmp_path / RUN_FILE)
     more = {"compare": (tmp_path,), "merge": ("--out", tmp_path / "merged")}.get(command, ())
     text = refusal(blindcal(command, tmp_path, *more))
     assert text.startswith(str(tmp_path))
-    assert said in text
+    assert message in text

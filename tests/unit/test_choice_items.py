@@ -70,9 +70,9 @@ def test_a_label_that_is_no_answer_is_refused(label: object, tmp_path: Path) -> 
     """The error names the file, the line, the field, the answers and what came."""
     with pytest.raises(InputError) as refused:
         items_of(tmp_path, [{"prompt": "a", "label": 0}, {"prompt": "b", "label": label}], answers=EMOTIONS)
-    said = str(refused.value)
-    assert "items.jsonl, line 2: field 'label' must be one of joy, anger, fear, a letter from A to C" in said
-    assert f"not {str(label)!r}: correct it, or map other labels to indices with label_map=..." in said
+    text = str(refused.value)
+    assert "items.jsonl, line 2: field 'label' must be one of joy, anger, fear, a letter from A to C" in text
+    assert f"not {str(label)!r}: correct it, or map other labels to indices with label_map=..." in text
 
 
 @pytest.mark.parametrize(("answers", "label"), [("1,2,3", 1), ("B,A,C", "A"), ("2,b,0", "0")])

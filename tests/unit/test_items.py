@@ -77,8 +77,8 @@ def test_a_label_map_adds_words(tmp_path: Path) -> None:
 
 def test_messages_are_taken_as_they_are_after_the_system_message(tmp_path: Path) -> None:
     """Chat messages keep their roles, and a system message goes first."""
-    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
-    path = write_jsonl(tmp_path / "a.jsonl", [{"messages": said, "label": 1}])
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"messages": messages, "label": 1}])
     items = load(path, RecordFormat(system="Be brief."))
     assert [m.role for m in items[0].messages] == ["system", "user", "assistant"]
 

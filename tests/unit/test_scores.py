@@ -36,10 +36,10 @@ def test_every_form_reads_alike(tmp_path: Path, name: str) -> None:
     """CSV and Parquet, plain and gzipped, give the same ids, labels and probabilities."""
     columns: dict[str, list[object]] = {"id": ["a", "b", "c"], "label": [0, 1, 1], "p": [0.25, 1.0, 1e-7]}
     path = write_parquet(tmp_path / name, columns) if "parquet" in name else write(tmp_path / name)
-    found = read_scores(path)
-    assert found.ids == ("a", "b", "c")
-    assert found.labels.tolist() == [0, 1, 1]
-    assert found.p.tolist() == [0.25, 1.0, 1e-7]
+    scores = read_scores(path)
+    assert scores.ids == ("a", "b", "c")
+    assert scores.labels.tolist() == [0, 1, 1]
+    assert scores.p.tolist() == [0.25, 1.0, 1e-7]
 
 
 def test_another_column_can_be_asked_for(tmp_path: Path) -> None:
@@ -121,12 +121,12 @@ CHOICES = "id,logit_A,logit_B,logit_C,label\na,1.5,0,-2,0\nb,0,3,,1\nc,2,1,-inf,
 
 def test_a_choice_file_has_a_row_per_item_and_a_column_per_answer(tmp_path: Path) -> None:
     """Answers are the columns' names; a missing logit says that the item has fewer answers."""
-    found = read_choices(write(tmp_path / "c.csv", CHOICES))
-    assert found.answers == ("A", "B", "C")
-    assert found.ids == ("a", "b", "c")
-    assert found.labels.tolist() == [0, 1, 0]
-    np.testing.assert_array_equal(found.logits, [[1.5, 0, -2], [0, 3, -np.inf], [2, 1, -np.inf]])
-    assert found.choices.tolist() == [3, 2, 2]
+    scores = read_choices(write(tmp_path / "c.csv", CHOICES))
+    assert scores.answers == ("A", "B", "C")
+    assert scores.ids == ("a", "b", "c")
+    assert scores.labels.tolist() == [0, 1, 0]
+    np.testing.assert_array_equal(scores.logits, [[1.5, 0, -2], [0, 3, -np.inf], [2, 1, -np.inf]])
+    assert scores.choices.tolist() == [3, 2, 2]
 
 
 def test_a_choice_file_in_parquet_reads_like_csv(tmp_path: Path) -> None:
@@ -141,17 +141,17 @@ def test_a_choice_file_in_parquet_reads_like_csv(tmp_path: Path) -> None:
     path = tmp_path / "c.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
     assert is_choice_file(path)
-    found, text = read_choices(path), read_choices(write(tmp_path / "c.csv", CHOICES))
-    np.testing.assert_array_equal(found.logits, text.logits)
-    assert (found.ids, found.labels.tolist()) == (text.ids, text.labels.tolist())
+    scores, text = read_choices(path), read_choices(write(tmp_path / "c.csv", CHOICES))
+    np.testing.assert_array_equal(scores.logits, text.logits)
+    assert (scores.ids, scores.labels.tolist()) == (text.ids, text.labels.tolist())
 
 
 def test_labels_may_be_names(tmp_path: Path) -> None:
     """A label is the name of an answer or its number; ids and what was asked are kept if they are there."""
     path = write(tmp_path / "c.csv", "logit_joy,logit_fear,label,asked\n1,2,fear,x m\n2,1,joy,y m\n")
-    found = read_choices(path)
-    assert found.labels.tolist() == [1, 0]
-    assert (found.ids, found.asked) == (("0", "1"), ("x m", "y m"))
+    scores = read_choices(path)
+    assert scores.labels.tolist() == [1, 0]
+    assert (scores.ids, scores.asked) == (("0", "1"), ("x m", "y m"))
 
 
 def test_answers_that_are_numbers(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_answers_that_are_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "id,logit_A,logit_B,label\na,1,2,2\n",
@@ -185,7 +185,7 @@ def test_answers_that_are_numbers(tmp_path: Path) -> None:
         ("id,logit_A,logit_B,label\n", "holds no rows"),
     ],
 )
-def test_what_is_wrong_with_a_choice_file_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_wrong_with_a_choice_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     """Errors name the row, the column, the rule and what came."""
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read_choices(write(tmp_path / "c.csv", text))

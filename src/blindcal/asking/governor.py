@@ -119,9 +119,10 @@ class Governor:
             if self._reserved and not self.tokens.answered:
                 return None  # one request first, to learn what it costs
             costs = [self.tokens.dearest(request, prices) for request in requests]
-        reached = self.limit_reached(sum(request.n for request in requests), sum(costs))
-        if reached is not None:
-            return None if self._reserved else reached
+        if limits.max_queries is not None or limits.max_cost is not None:
+            reached = self.limit_reached(sum(request.n for request in requests), sum(costs))
+            if reached is not None:
+                return None if self._reserved else reached
         made = tuple(Reservation(request.n, cost) for request, cost in zip(requests, costs, strict=True))
         self._reserved.update(made)
         return made
@@ -142,7 +143,8 @@ class Governor:
     def settle(self, reserved: Reservation, *replies: StoredReply) -> None:
         """Count what a request has cost, in place of what was set aside for it."""
         self._reserved.discard(reserved)
-        self.paid += usage_of(replies)
+        if replies:
+            self.paid += usage_of(replies)
         self._settled.set()
 
     async def until_settled(self) -> None:

@@ -227,7 +227,7 @@ class _Sender:
                     await self._doubt(taken.queries[0], replies[0])
             except Exception as error:
                 self._fail(error)
-            for reserved in (taken.own, *taken.for_controls):
+            for reserved in (taken.own, *taken.for_controls):  # unless they are settled
                 self._governor.settle(reserved)
             self._on_the_wire -= 1
             left = taken.queries[kept:]

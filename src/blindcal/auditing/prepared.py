@@ -37,10 +37,9 @@ class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
     ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
-    could not verify although the estimates depend on it. ``method`` is the chosen
-    one, ``answer_format`` the form of the answers, and ``constraint`` names what allows no others. ``top`` is
-    the number of logprobs that the endpoint shows, and ``tempered`` whether it takes a temperature. At most
-    ``at_once`` answers are asked for in one request.
+    could not verify although the estimates depend on it. ``constraint`` names what allows no other answers,
+    ``top`` is how many logprobs the endpoint shows, and ``tempered`` says if it takes a temperature.
+    At most ``at_once`` answers are asked for in one request.
     """
 
     targets: Targets

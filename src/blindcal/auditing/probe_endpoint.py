@@ -69,6 +69,8 @@ async def _probe(
     settings : Settings
         Which endpoint is probed, with which answer words, offset and limit. The method only decides whether
         it is an error if no answer tokens are found.
+    limits : Limits, optional
+        How fast to ask, and when to stop.
     progress, stage : callable, optional
         Called after every reply, and before the probe waits for the endpoint.
 

@@ -31,24 +31,12 @@ _SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """What the cells stand for.
+    """What the cells stand for."""
 
-    Attributes
-    ----------
-    nodes : array of shape (CELLS, nodes)
-        The log-odds that a cell may stand for.
-    weights : array of shape (nodes,)
-        How likely each is, before the label and the answers are known.
-    calibrated : array of shape (CELLS,)
-        The log-odds of the label in each cell if the model is perfectly calibrated.
-    first : int
-        The first cell that any item can be in.
-    """
-
-    nodes: FloatArray
-    weights: FloatArray
-    calibrated: FloatArray
-    first: int = 0
+    nodes: FloatArray  # (CELLS, nodes): the log-odds that a cell may stand for
+    weights: FloatArray  # (nodes,): how likely each is, before the label and the answers are known
+    calibrated: FloatArray  # (CELLS,): the log-odds of the label if the model is perfectly calibrated
+    first: int = 0  # the first cell that any item can be in
 
     @property
     def direct(self) -> bool:
@@ -71,7 +59,9 @@ class Axis:
         response = np.exp(log_responses)
         if self.direct:
             return response[..., 0], response[..., 0]
-        negative, positive = (np.einsum("...cn,cn->...c", response, one) for one in self._given_label(0.0))
+        negative, positive = (
+            np.einsum("...cn,cn->...c", response, weights) for weights in self._given_label(0.0)
+        )
         return negative, positive
 
     def to_log_odds(self, tables: FloatArray) -> FloatArray:
@@ -89,11 +79,11 @@ class Axis:
 
     def _given_label(self, link: FloatArray | float) -> tuple[FloatArray, FloatArray]:
         """Weights of the nodes given label 0 and 1, whose log-odds are those of the node plus a link."""
-        found = []
+        by_label = []
         for sign in (-1.0, 1.0):
             weights = self.weights * np.exp(log_expit(sign * (self.nodes + link)))
-            found.append(weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300))
-        return found[0], found[1]
+            by_label.append(weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300))
+        return by_label[0], by_label[1]
 
     @cached_property
     def _cells(self) -> csr_array:
@@ -107,7 +97,7 @@ LOG_ODDS = Axis(MID_S[:, None], np.ones(1), MID_S)
 
 
 def log_odds_from(choices: IntArray) -> Axis:
-    """Log-odds of the likeliest of so many answers, which have a smallest possible value."""
+    """Log-odds of the likeliest of several answers, which have a smallest possible value."""
     first = int(np.searchsorted(EDGES_S, -np.log(choices.max() - 1), side="right")) - 1
     return Axis(LOG_ODDS.nodes, LOG_ODDS.weights, LOG_ODDS.calibrated, first)
 
@@ -156,7 +146,10 @@ def margin_axis(choices: IntArray, excess: Excess) -> Axis:
     numbers, counts = np.unique(choices, return_counts=True)
     below = [_excesses(int(k), mean) for k in numbers]
     nodes = MID_S[:, None] - np.concatenate(below, axis=1)
-    shares = [np.full(one.shape[1], count / one.shape[1]) for one, count in zip(below, counts, strict=True)]
+    shares = [
+        np.full(nodes_of_k.shape[1], count / nodes_of_k.shape[1])
+        for nodes_of_k, count in zip(below, counts, strict=True)
+    ]
     weights = np.concatenate(shares) / choices.size
     mean_confidence = np.clip(expit(nodes) @ weights, 1e-12, 1 - 1e-12)
     return Axis(nodes, weights, logit(mean_confidence), HALF)

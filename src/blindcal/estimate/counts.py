@@ -101,15 +101,15 @@ class Counts:
         each = list(parts)
         if not each:
             raise InputError("counts: nothing to add up")
-        firsts = np.cumsum([0, *(one.count.size for one in each)])
+        firsts = np.cumsum([0, *(part.count.size for part in each)])
         return _counted(
-            np.concatenate([one.label for one in each]),
-            np.concatenate([one.count for one in each]),
-            np.concatenate([one.pattern + first for one, first in zip(each, firsts, strict=False)]),
-            np.concatenate([one.shift for one in each]),
-            np.concatenate([one.temperature for one in each]),
-            np.concatenate([one.answer for one in each]),
-            np.concatenate([np.column_stack([one.low, one.high]) for one in each]),
+            np.concatenate([part.label for part in each]),
+            np.concatenate([part.count for part in each]),
+            np.concatenate([part.pattern + first for part, first in zip(each, firsts, strict=False)]),
+            np.concatenate([part.shift for part in each]),
+            np.concatenate([part.temperature for part in each]),
+            np.concatenate([part.answer for part in each]),
+            np.concatenate([np.column_stack([part.low, part.high]) for part in each]),
         )
 
     def __add__(self, other: Counts) -> Counts:
@@ -210,8 +210,8 @@ def _counted(
 
 def _cells(bounds: FloatArray) -> IntArray:
     """The cells between bounds as one number, 0 where there are none."""
-    found = np.zeros(len(bounds), np.int64)
+    codes = np.zeros(len(bounds), np.int64)
     shown = ~np.isnan(bounds).any(axis=1)
     first, last = cells_between(*bounds[shown].T)
-    found[shown] = first * (CELLS + 1) + last
-    return found
+    codes[shown] = first * (CELLS + 1) + last
+    return codes

@@ -119,7 +119,8 @@ class Part:
 class AnswerPart:
     """The estimates for one of several answers; ``answer`` is its number.
 
-    ``labelled`` items have it as their label; it was ``given`` to so many, rightly to ``right`` of them.
+    ``labelled`` counts the items that have it as their label, ``given`` those to which it was given, and
+    ``right`` those to which it was given rightly.
     ``ece``, ``accuracy``, ``confidence`` (the mean) and ``overconfidence`` are about the items to which it
     was given. ``few`` if these are too few to trust.
     """
@@ -176,8 +177,8 @@ class Findings:
     def metrics(self) -> dict[str, Estimate]:
         """Every estimate by its name, and the p-value of "perfectly calibrated", which has no interval."""
         values = {field.name: getattr(self, field.name) for field in fields(Findings)}
-        found = {name: value for name, value in values.items() if isinstance(value, Estimate)}
-        return found | {"calibrated_pvalue": Estimate(self.calibrated_pvalue)}
+        estimates = {name: value for name, value in values.items() if isinstance(value, Estimate)}
+        return estimates | {"calibrated_pvalue": Estimate(self.calibrated_pvalue)}
 
 
 def finite(value: float) -> float | None:
@@ -207,10 +208,10 @@ def filled_bins(
 ) -> tuple[Bin, ...]:
     """Add shares and means to bins; ``predicted`` and ``observed`` are means times the share."""
     return tuple(
-        replace(one, share=float(s), predicted=float(p / s), observed=float(o / s))
+        replace(bare, share=float(s), predicted=float(p / s), observed=float(o / s))
         if s > 0
-        else replace(one, share=0.0)
-        for one, s, p, o in zip(bins, share, predicted, observed, strict=True)
+        else replace(bare, share=0.0)
+        for bare, s, p, o in zip(bins, share, predicted, observed, strict=True)
     )
 
 
@@ -220,9 +221,9 @@ def histogram(negatives: FloatArray, positives: FloatArray) -> ConfidenceHistogr
     return ConfidenceHistogram(*(tuple(column.tolist()) for column in columns))
 
 
-def share_around(value: float, reach: float) -> tuple[float, float]:
+def share_around(value: float, distance: float) -> tuple[float, float]:
     """The interval value ± reach, within [0, 1]."""
-    return max(0.0, value - reach), min(1.0, value + reach)
+    return max(0.0, value - distance), min(1.0, value + distance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,16 +64,8 @@ def estimate_noise(
 ) -> NoiseEstimate:
     """Estimate the noise of a run's threshold answers.
 
-    Parameters
-    ----------
-    labels : array of 0/1, per item
-    answered : AnswerTable
-        The answers of the run.
-    repeats : AnswerTable
-        Answers to queries of the run that were asked once more.
-    counts : ControlCounts
-    jitter : float
-        The jitter that the probe found.
+    ``repeats`` are answers to queries of the run that were asked once more, and ``jitter`` is what the probe
+    measured.
     """
     if not (counts.failed or counts.disagreed):
         # no answer tells jitter from none; a flip rate of e passes with chance (1 - e)^(forced + 2 repeated)
@@ -179,7 +171,7 @@ def drift_test(
     ``requests`` has the number of the request that brought each answer of each round, if some brought several
     answers about an item. These are alike, and their order tells nothing: they count as one.
     """
-    found: list[Drift] = []
+    tests: list[Drift] = []
     begin = 0
     for k, asked in enumerate(rounds):
         valid = np.flatnonzero(asked.answers != INVALID)
@@ -187,13 +179,13 @@ def drift_test(
             number = np.arange(len(asked)) if requests is None else requests[k]
             begins = np.flatnonzero(np.diff(number[valid], prepend=-1))  # of each request
             for score in _scores(labels, asked.rows(valid)):
-                if (one := _cusum(score, begins)) is not None:
-                    found.append(Drift(one.pvalue, begin + int(valid[one.at - 1]) + 1))
+                if (test := _cusum(score, begins)) is not None:
+                    tests.append(Drift(test.pvalue, begin + int(valid[test.at - 1]) + 1))
         begin += len(asked)
-    if not found:
+    if not tests:
         return None
-    clearest = min(found, key=lambda one: one.pvalue)
-    return Drift(min(1.0, clearest.pvalue * len(found)), clearest.at)
+    clearest = min(tests, key=lambda test: test.pvalue)
+    return Drift(min(1.0, clearest.pvalue * len(tests)), clearest.at)
 
 
 def _scores(labels: IntArray, asked: AnswerTable) -> tuple[FloatArray, ...]:

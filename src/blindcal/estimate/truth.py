@@ -77,12 +77,7 @@ def binned_ece(
         predicted = f >= 0.5
         outcome = (predicted == (y == 1)).astype(np.float64)
         f = np.where(predicted, f, 1 - f)
-    where = bin_index(f, bins)
-    return BinnedCalibration(
-        edges=bin_edges(bins),
-        gaps=np.bincount(where, f - outcome, minlength=bins) / y.size,
-        counts=np.bincount(where, minlength=bins).astype(np.float64),
-    )
+    return _binned(f, f - outcome, np.ones(y.size), bins, y.size)
 
 
 def top_label_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
@@ -96,12 +91,7 @@ def top_label_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> Binned
     0.4
     """
     given, f = given_confidence(logits)
-    where, right = bin_index(f, bins), (given == labels).astype(np.float64)
-    return BinnedCalibration(
-        edges=bin_edges(bins),
-        gaps=np.bincount(where, f - right, minlength=bins) / labels.size,
-        counts=np.bincount(where, minlength=bins).astype(np.float64),
-    )
+    return _binned(f, f - (given == labels), np.ones(labels.size), bins, labels.size)
 
 
 def drawn_answer_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
@@ -111,11 +101,15 @@ def drawn_answer_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> Bin
     """
     p = softmax(logits, axis=1)
     right = labels[:, None] == np.arange(p.shape[1])
-    where = bin_index(p.reshape(-1), bins)
+    return _binned(p.reshape(-1), (p * (p - right)).reshape(-1), p.reshape(-1), bins, labels.size)
+
+
+def _binned(f: FloatArray, gap: FloatArray, weight: FloatArray, bins: int, items: int) -> BinnedCalibration:
+    where = bin_index(f, bins)
     return BinnedCalibration(
         edges=bin_edges(bins),
-        gaps=np.bincount(where, (p * (p - right)).reshape(-1), minlength=bins) / labels.size,
-        counts=np.bincount(where, p.reshape(-1), minlength=bins).astype(np.float64),
+        gaps=np.bincount(where, gap, minlength=bins) / items,
+        counts=np.bincount(where, weight, minlength=bins).astype(np.float64),
     )
 
 

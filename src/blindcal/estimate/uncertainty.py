@@ -52,12 +52,7 @@ def share_bounds(hits: int, trials: int, tail: float) -> tuple[float, float]:
 def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> tuple[float, float]:
     """Confidence interval for sum |delta|, given an estimate of delta and draws around it.
 
-    Parameters
-    ----------
-    estimate : array of shape (d,)
-    draws : array of shape (resamples, d)
-        Only their deviations from their mean are used.
-    level : float
+    Of the draws, shape (resamples, components), only the deviations from their mean are used.
 
     Notes
     -----
@@ -183,12 +178,12 @@ def holm(pvalues: Sequence[float | None]) -> tuple[float | None, ...]:
     (0.03, None, 0.06, 0.06)
     """
     made = sorted((p, place) for place, p in enumerate(pvalues) if p is not None)
-    found: list[float | None] = [None] * len(pvalues)
+    adjusted: list[float | None] = [None] * len(pvalues)
     highest = 0.0
     for rank, (p, place) in enumerate(made):
         highest = max(highest, min(1.0, (len(made) - rank) * p))
-        found[place] = highest
-    return tuple(found)
+        adjusted[place] = highest
+    return tuple(adjusted)
 
 
 def beyond(near: Estimate, far: Estimate, least: float = -1.0, most: float = 1.0) -> Estimate:
@@ -238,7 +233,7 @@ def outlier_pvalues(values: Sequence[FloatArray], covariances: Sequence[FloatArr
     They allow for the number of estimates as those of `holm` do. The one that differs most is set aside
     before the next is tested, so that it does not make all others look different.
     """
-    found = [1.0] * len(values)
+    pvalues = [1.0] * len(values)
     active, highest = list(range(len(values))), 0.0
     while len(active) > 1 and highest < 1:
         each = difference_pvalues([values[k] for k in active], [covariances[k] for k in active])
@@ -246,6 +241,6 @@ def outlier_pvalues(values: Sequence[FloatArray], covariances: Sequence[FloatArr
         # of the last two, neither is the one that differs
         first = [active[int(np.argmin(each))]] if len(active) > 2 else active
         for k in first:
-            found[k] = highest
+            pvalues[k] = highest
         active = [k for k in active if k not in first]
-    return tuple(found)
+    return tuple(pvalues)

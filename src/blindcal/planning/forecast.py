@@ -23,7 +23,7 @@ from blindcal.estimate.latent.model import fit_ensemble, refit, tangents
 from blindcal.estimate.latent.resampling import of_items
 from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.estimate.uncertainty import absolute_sum_interval, unseen_share
-from blindcal.methods import METHODS, SIMULABLE, at_most_once, repeated_queries, whole_queries
+from blindcal.methods import METHODS, SIMULABLE
 from blindcal.planning.shapes import Shape
 from blindcal.records import FloatArray, IntArray
 from blindcal.simulation.simulate import log_odds, respond
@@ -56,12 +56,7 @@ def half_width(
     """
     if method not in SIMULABLE:
         raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
-    if method == "extraction":
-        whole_queries(queries)
-    if method == "repeated":
-        repeated_queries(queries)
-    if METHODS[method].logprobs:
-        at_most_once(queries)
+    METHODS[method].check_queries(queries)
     if not METHODS[method].fitted:
         return None
     if queries > MAX_QUERIES:

@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from blindcal.design import Design
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.published.face_value import findings_at_face_value
-from blindcal.evidence import Evidence, estimate
-from blindcal.methods import METHODS, estimator_of, make_design
-from blindcal.records import INVALID, FloatArray, Semantics
+from blindcal.methods import METHODS, estimator_of
+from blindcal.records import INVALID, AnswerTable, FloatArray, Semantics
 from blindcal.reproduce.sources import Source
-from blindcal.simulation.simulate import ask_recording
+from blindcal.simulation.simulate import ask_recording, audit_known
 from blindcal.text import csv_text, printable
 
 DASH = "\N{EN DASH}"
@@ -75,38 +75,33 @@ class TableRun:
         """The estimate of each budget."""
         source, (base, estimator) = self.source, _base_and_estimator(self.method)
         stated = None if METHODS[base].simulable else source.stated
-        labels = source.labels if stated is None else stated.labels
-        design = make_design(base, labels, queries=max(self.budgets), bins=self.bins, seed=self.seed)
-        biased = METHODS[base].biased
-        answers = (
-            ask_recording(design, source.recording, source.targets, seed=self.seed, biased=biased)
-            if stated is None
-            else stated.answers
+
+        def answer(design: Design, seed: int) -> AnswerTable:
+            if stated is not None:
+                return stated.answers
+            biased = METHODS[base].biased
+            return ask_recording(design, source.recording, source.targets, seed=seed, biased=biased)
+
+        audits = audit_known(
+            base,
+            source.labels if stated is None else stated.labels,
+            answer,
+            budgets=self.budgets,
+            estimator=estimator,
+            bins=self.bins,
+            seed=self.seed,
         )
-        measured = []
-        for queries in self.budgets:
-            used = answers.rows(slice(queries * labels.size))
-            evidence = Evidence(
-                method=base,
-                design=design,
-                labels=labels,
-                answers=used,
-                estimator=estimator,
-                bins=self.bins,
-                resamples=0,
+        return [
+            Measured(
+                row=Row(self.method, queries),
+                seed=self.seed,
+                ece=float(findings.ece),
+                gaps=tuple(float(each.gap) for each in findings.bins),
+                queries=len(used),
+                invalid=int((used.answers == INVALID).sum()),
             )
-            findings = estimate(evidence, brief=True)
-            measured.append(
-                Measured(
-                    row=Row(self.method, queries),
-                    seed=self.seed,
-                    ece=float(findings.ece),
-                    gaps=tuple(float(each.gap) for each in findings.bins),
-                    queries=len(used),
-                    invalid=int((used.answers == INVALID).sum()),
-                )
-            )
-        return measured
+            for queries, (used, findings) in zip(self.budgets, audits, strict=True)
+        ]
 
 
 def _base_and_estimator(method: str) -> tuple[str, str]:

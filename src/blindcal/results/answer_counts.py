@@ -8,6 +8,8 @@ default each row is its own item), ``count`` (the number of items that a row sta
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,32 +106,20 @@ def count_on_ray(answers: Dataset) -> Counts:
         )
     else:
         counted = answers.map_batches(_count_block, batch_size=None)
-    return Counts.total(_of_block(row) for row in counted.iter_rows())
+    return Counts.total(pickle.loads(row["counts"]) for row in counted.iter_rows())
 
 
-_REAL_FIELDS = ("shift", "temperature", "low", "high")
-_FIELDS = ("count", "label", "pattern", "answer", *_REAL_FIELDS)
 _SHARDS = 16
 
 
 def _with_shard(batch: dict[str, Any]) -> dict[str, Any]:
-    import zlib
-
     shards = [zlib.crc32(str(item).encode()) % _SHARDS for item in batch["item"].tolist()]
     return {**batch, "shard": np.array(shards, np.int64)}
 
 
 def _count_block(batch: dict[str, Any]) -> dict[str, Any]:
-    """One row with the counts of a block, each array as bytes."""
-    counts = of_columns(batch)
-    return {name: [getattr(counts, name).tobytes()] for name in _FIELDS}
-
-
-def _of_block(row: Mapping[str, bytes]) -> Counts:
-    def column(name: str) -> Any:
-        return np.frombuffer(row[name], np.float64 if name in _REAL_FIELDS else np.int64)
-
-    return Counts(**{name: column(name) for name in _FIELDS})
+    """One row with the counts of a block."""
+    return {"counts": [pickle.dumps(of_columns(batch))]}
 
 
 def _parts(path: Path) -> Iterator[Counts]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from scipy.special import expit
 from blindcal.design import Design, answer_design
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
+from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece, drawn_answer_ece, given_confidence, top_label_ece
 from blindcal.evidence import Evidence, estimate
 from blindcal.methods import make_design, method_of
@@ -105,6 +106,38 @@ def ask_choices(
     return replace(answered, bounds=np.repeat(shown[answered.items, None], 2, axis=1))
 
 
+def audit_known(
+    method: str,
+    labels: IntArray,
+    answer: Callable[[Design, int], AnswerTable],
+    *,
+    budgets: Sequence[float],
+    estimator: str = "own",
+    bins: int = 5,
+    seed: int = 0,
+    choices: IntArray | None = None,
+) -> Iterator[tuple[AnswerTable, Findings]]:
+    """One audit with the largest of the budgets: the answers and the estimates at each of them.
+
+    ``answer`` gives the answers to a design with a seed.
+    """
+    design = make_design(method, labels, queries=max(budgets), bins=bins, seed=seed, choices=choices)
+    answers = answer(design, seed)
+    for queries in budgets:
+        used = answers if queries == max(budgets) else answers.rows(slice(int(queries) * labels.size))
+        evidence = Evidence(
+            method=method,
+            design=design,
+            labels=labels,
+            answers=used,
+            estimator=estimator,
+            bins=bins,
+            resamples=0,
+            choices=choices,
+        )
+        yield used, estimate(evidence, brief=True)
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Simulation:
     """Repeated audits of one set of known probabilities."""
@@ -177,26 +210,27 @@ def simulate(
         y = labels_array(labels)
         known = probabilities(known, like=y.size)
         oracle, queries = float(binned_ece(y, known, bins).ece), 1.0 if queries is None else queries
+
+    def answer(design: Design, seed: int) -> AnswerTable:
+        asking = ask if choices is None else ask_choices
+        return asking(design, known, seed=seed, jitter=jitter, logprobs=used.logprobs)
+
     asked, estimates = 0, []
     for at in range(seed, seed + whole(repeats, "repeats")):
-        design = make_design(method, y, queries=queries, bins=bins, seed=at, choices=choices)
-        answer = ask if choices is None else ask_choices
-        answers = answer(design, known, seed=at, jitter=jitter, logprobs=used.logprobs)
-        evidence = Evidence(
-            method=method,
-            design=design,
-            labels=y,
-            answers=answers,
+        ((answers, findings),) = audit_known(
+            method,
+            y,
+            answer,
+            budgets=(queries,),
             estimator=estimator,
             bins=bins,
-            resamples=0,
+            seed=at,
             choices=choices,
         )
-        ece = estimate(evidence, brief=True).ece.value
-        if ece is None:
+        if findings.ece.value is None:
             raise NotIdentifiedError(f"{method}: {y.size} items are too few for {bins} bins")
         asked += len(answers)
-        estimates.append(ece)
+        estimates.append(findings.ece.value)
         on_repeat()
     return Simulation(
         n=y.size,

@@ -72,16 +72,28 @@ class StoredReply:
 
 
 def usage_of(replies: Sequence[StoredReply]) -> Usage:
-    """What the replies cost together; faster than the sum of their own."""
+    """What the replies cost together, in one pass: it is on the way of every reply."""
+    queries = attempts = prompt = completion = cached = invalid = unusable = wasted = 0
+    for reply in replies:
+        attempts += reply.attempts
+        prompt += reply.prompt_tokens
+        completion += reply.completion_tokens
+        cached += reply.cached_tokens
+        if reply.outcome:
+            queries += reply.queries
+            invalid += reply.answer == INVALID
+            unusable += reply.unusable
+        else:
+            wasted += reply.queries
     return Usage(
-        queries=sum(reply.queries for reply in replies if reply.outcome),
-        attempts=sum(reply.attempts for reply in replies),
-        prompt_tokens=sum(reply.prompt_tokens for reply in replies),
-        completion_tokens=sum(reply.completion_tokens for reply in replies),
-        cached_tokens=sum(reply.cached_tokens for reply in replies),
-        invalid=sum(reply.answer == INVALID for reply in replies if reply.outcome),
-        unusable=sum(reply.unusable for reply in replies if reply.outcome),
-        wasted=sum(reply.queries for reply in replies if not reply.outcome),
+        queries=queries,
+        attempts=attempts,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        invalid=invalid,
+        unusable=unusable,
+        wasted=wasted,
     )
 
 

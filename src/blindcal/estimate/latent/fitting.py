@@ -64,7 +64,7 @@ def latent(
     groups : array_like, optional
         The group of each query's item; intervals then resample groups, and the p-value allows for them.
     counts : array_like, optional
-        How many items each query's item stands for; see ``blindcal.Counts``. Not with ``groups``.
+        Number of items that each query's item stands for; see ``blindcal.Counts``. Not with ``groups``.
     bounds : array_like, shape (queries, 2), optional
         Two log-odds between which the endpoint's own probabilities show an item's to be; NaN for answers
         that show none. An answer with bounds is read by these alone.
@@ -216,20 +216,20 @@ def _find_excess(reading: Callable[[Excess], Patterns], *, roughly: bool) -> Exc
     start = last = working_mode(reading(Excess(*_PRIOR)))
     margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
     centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())
-    found: dict[tuple[float, float], float] = {}
+    known: dict[tuple[float, float], float] = {}
 
     def value(point: FloatArray) -> float:
         key = (round(float(point[0]), 6), round(float(point[1]), 6))
         nonlocal last
-        if key not in found:
+        if key not in known:
             last = mode = working_mode(reading(Excess(*key, centre)), last)
-            found[key] = mode.evidence - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
-        return found[key]
+            known[key] = mode.evidence - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
+        return known[key]
 
     best = _PRIOR
     for _ in range(_FURTHEST):
         values = {step: value(best + _STEP * step) for step in product((-1, 0, 1), repeat=2)}
-        step = max(values, key=lambda one: values[one])
+        step = max(values, key=lambda at: values[at])
         if step == (0, 0):
             break
         best = best + _STEP * step
@@ -244,7 +244,7 @@ def _quadratic(
     value: Callable[[FloatArray], float], at: FloatArray, step: FloatArray, centre: float
 ) -> ExcessPosterior:
     """The normal distribution whose log-density agrees with ``value`` at ``at`` and a step around it."""
-    v = {one: value(at + step * one) for one in product((-1, 0, 1), repeat=2)}
+    v = {at_step: value(at + step * at_step) for at_step in product((-1, 0, 1), repeat=2)}
     gradient = np.array([v[1, 0] - v[-1, 0], v[0, 1] - v[0, -1]]) / 2 / step
     twist = (v[1, 1] - v[1, -1] - v[-1, 1] + v[-1, -1]) / 4
     bend = v[1, 0] + v[-1, 0] - 2 * v[0, 0], v[0, 1] + v[0, -1] - 2 * v[0, 0]

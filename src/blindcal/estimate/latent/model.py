@@ -261,48 +261,50 @@ def find_modes(
     """As `find_mode`, for several priors at once: faster, since only the last steps need the curvature."""
     if not precisions:
         return []
-    moved = [_moved(patterns, one, start) for one, start in zip(precisions, starts, strict=True)]
+    moved = [_moved(patterns, precision, start) for precision, start in zip(precisions, starts, strict=True)]
     theta, information = (np.array(each) for each in zip(*moved, strict=True))
-    found = _maximised(
+    maxima = _maximised(
         patterns,
         np.array(precisions),
         np.tile(patterns.counts, (len(theta), 1)),
         np.zeros(theta.shape),
         theta,
-        np.array([_whitening(one) for one in information]),
+        np.array([_whitening(precision) for precision in information]),
         max(enough, _NEARLY) / 4,
     )
-    return [_settled(patterns, one, at, enough) for one, at in zip(precisions, found, strict=True)]
+    return [
+        _settled(patterns, precision, at, enough) for precision, at in zip(precisions, maxima, strict=True)
+    ]
 
 
 def _settled(patterns: Patterns, precision: FloatArray, theta: FloatArray, enough: float) -> Mode:
     """The mode that Newton's method with step halving finds from ``theta``."""
-    here = _local(patterns, theta, precision)
+    local = _local(patterns, theta, precision)
     for _ in range(60):
-        information = here.curvature(patterns.counts, precision)
-        step = np.linalg.solve(information, here.gradient)
-        gain = float(here.gradient @ step)
+        information = local.curvature(patterns.counts, precision)
+        step = np.linalg.solve(information, local.gradient)
+        gain = float(local.gradient @ step)
         if gain < enough:
             break
         scale = 1.0
-        while scale > 1e-8 and _value(patterns, theta + scale * step, precision) < here.value - 1e-9:
+        while scale > 1e-8 and _value(patterns, theta + scale * step, precision) < local.value - 1e-9:
             scale /= 2
         theta = theta + scale * step
         if gain < _NEARLY:  # this was the last step, and it does not change the curvature
-            here = here.at(patterns, theta, precision)
+            local = local.at(patterns, theta, precision)
             break
-        here = _local(patterns, theta, precision)
+        local = _local(patterns, theta, precision)
     else:
-        information = here.curvature(patterns.counts, precision)
+        information = local.curvature(patterns.counts, precision)
     log_determinant = np.linalg.slogdet(information)[1]
     return Mode(
         theta=theta,
         precision=precision,
         information=information,
-        table=here.table,
-        expected_counts=here.expected_counts,
-        value=here.value,
-        evidence=here.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
+        table=local.table,
+        expected_counts=local.expected_counts,
+        value=local.value,
+        evidence=local.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
     )
 
 
@@ -349,21 +351,23 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
         return _splines().precision(density, link, line, ties=ties)
 
     best: tuple[int, ...] = (-1, -1)
-    found = {best: find_mode(patterns, prior(best), enough=enough)}
+    modes_at = {best: find_mode(patterns, prior(best), enough=enough)}
     while True:
         around = [
             place
             for place in product(*((at - 1, at, at + 1) for at in best))
             if all(low <= at <= high for at, (low, high) in zip(place, _LADDER, strict=True))
         ]
-        new = [place for place in around if place not in found]
-        modes = find_modes(patterns, [prior(place) for place in new], [found[best]] * len(new), enough=enough)
-        found |= dict(zip(new, modes, strict=True))
-        top = max(around, key=lambda place: found[place].evidence)
-        if found[top].evidence <= found[best].evidence:
+        new = [place for place in around if place not in modes_at]
+        modes = find_modes(
+            patterns, [prior(place) for place in new], [modes_at[best]] * len(new), enough=enough
+        )
+        modes_at |= dict(zip(new, modes, strict=True))
+        top = max(around, key=lambda place: modes_at[place].evidence)
+        if modes_at[top].evidence <= modes_at[best].evidence:
             break
         best = top
-    plausible = _kept(list(found.items()))
+    plausible = _kept(list(modes_at.items()))
     places, starts = zip(*plausible, strict=True)
     priors = [prior(place, _WIDER) for place in places] + [prior(place, ties=True) for place in places]
     others = find_modes(patterns, priors, [*starts, *starts], enough=enough)
@@ -385,11 +389,11 @@ def roughened(patterns: Patterns, ensemble: Ensemble) -> Ensemble:
     return Ensemble(tuple(modes), weights / weights.sum())
 
 
-def _kept(found: list[tuple[tuple[int, ...], Mode]]) -> list[tuple[tuple[int, ...], Mode]]:
+def _kept(modes: list[tuple[tuple[int, ...], Mode]]) -> list[tuple[tuple[int, ...], Mode]]:
     """The modes with more than a thousandth of the total evidence."""
-    evidence = np.array([mode.evidence for _, mode in found])
+    evidence = np.array([mode.evidence for _, mode in modes])
     weights = np.exp(evidence - evidence.max())
-    return [one for one, kept in zip(found, weights > 1e-3 * weights.sum(), strict=True) if kept]
+    return [each for each, kept in zip(modes, weights > 1e-3 * weights.sum(), strict=True) if kept]
 
 
 def working_table(patterns: Patterns) -> FloatArray:
@@ -412,8 +416,8 @@ def refit(
     whiten = np.array([_whitening(mode.information) for mode in modes])[which]
     precision = np.array([mode.precision for mode in modes])[which]
     theta = np.array([mode.theta for mode in modes])[which]
-    found = _maximised(patterns, precision, counts, centres, theta, whiten, _ENOUGH)
-    return np.ascontiguousarray(_tables(found, patterns.axis).joint)
+    thetas = _maximised(patterns, precision, counts, centres, theta, whiten, _ENOUGH)
+    return np.ascontiguousarray(_tables(thetas, patterns.axis).joint)
 
 
 def _whitening(information: FloatArray) -> FloatArray:
@@ -442,7 +446,7 @@ class _Climbing:
 
     def of(self, some: BoolArray) -> _Climbing:
         """Some of them."""
-        rest = (one[some] for one in (self.theta, self.precision, self.counts, self.centres, self.whiten))
+        rest = (array[some] for array in (self.theta, self.precision, self.counts, self.centres, self.whiten))
         made = _Climbing(self.which[some], *rest)
         made.inverse, made.scale = self.inverse[some], self.scale[some]
         made.value, made.residual = self.value[some], self.residual[some]
@@ -476,7 +480,7 @@ def _maximised(
     All are maximised at once. Each starts in coordinates where its curvature is near the identity, and learns
     the curvature from its steps. It stops when less than ``enough`` is left to gain.
     """
-    found = theta.copy()
+    maxima = theta.copy()
     now = _Climbing(np.arange(len(theta)), theta, precision, counts, centres, whiten)
     now.value, gradient = _climb(patterns, precision, now.counts, centres, theta)
     now.residual = np.einsum("ipq,iq->ip", whiten, gradient)
@@ -487,7 +491,7 @@ def _maximised(
         if not active.any():
             break
         if active.sum() < _FEWER * active.size:  # to copy costs more than a few steps too many
-            found[now.which] = now.theta
+            maxima[now.which] = now.theta
             now, step, gain = now.of(active), step[active], gain[active]
         step *= now.scale[:, None]
         trial = now.theta + np.einsum("iq,iqp->ip", step, now.whiten)
@@ -499,8 +503,8 @@ def _maximised(
         now.theta = np.where(better[:, None], trial, now.theta)
         now.residual = np.where(better[:, None], residual, now.residual)
         now.value = np.where(better, value, now.value)
-    found[now.which] = now.theta
-    return found
+    maxima[now.which] = now.theta
+    return maxima
 
 
 def _climb(
@@ -542,32 +546,23 @@ def calibrated_mode(patterns: Patterns) -> Mode:
 
 @dataclass(frozen=True)
 class LinkScores:
-    """Efficient scores for departures of the link from zero.
+    """Efficient scores for departures of the link from zero."""
 
-    Attributes
-    ----------
-    scores : array of shape (patterns, departures)
-    variance : array of shape (departures, departures)
-        Variance of their sum over the items if labels are redrawn from the calibrated fit, given the answers.
-    precision : array of shape (departures,)
-        The prior precision of each departure.
-    """
-
-    scores: FloatArray
-    variance: FloatArray
-    precision: FloatArray
+    scores: FloatArray  # (patterns, departures)
+    variance: FloatArray  # of their sum over the items if labels are redrawn from the calibrated fit
+    precision: FloatArray  # the prior precision of each departure
 
 
 def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
     """Efficient scores at the best calibrated fit: what refitting the density does not explain."""
     mode = calibrated_mode(patterns)
     k = _splines().density.shape[1]
-    here = _local(patterns, mode.theta, mode.precision)
-    curvature = here.curvature(patterns.counts, mode.precision)
+    local = _local(patterns, mode.theta, mode.precision)
+    curvature = local.curvature(patterns.counts, mode.precision)
     along = np.linalg.solve(curvature[:k, :k], curvature[:k, k:])
     other = patterns.relabelled()
-    either = [here.scores, _local(other, mode.theta, mode.precision).scores]
-    mass = np.array([patterns.mass(here.table), other.mass(here.table)])
+    either = [local.scores, _local(other, mode.theta, mode.precision).scores]
+    mass = np.array([patterns.mass(local.table), other.mass(local.table)])
     mine, theirs = (scores[:, k:] - scores[:, :k] @ along for scores in either)
     weights = patterns.counts * mass / mass.sum(axis=0)
     return LinkScores(

@@ -46,23 +46,9 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Subtract the first fit's quantities from the second's, with intervals.
 
-    Parameters
-    ----------
-    first, second : LatentFit
-    units : pair of integer arrays, optional
-        The unit (an item or a group) of each item of each fit, in the fits' order of items; equal numbers are
-        the same unit. Without it, the fits are independent.
-    bins : int
-        Number of bins of the ECE.
-    level : float
-        Confidence level of the intervals.
-    seed : int
-        Random seed of the joint refits.
-
-    Notes
-    -----
-    Each fit's own interval [l, u] around its estimate is combined with the correlation r of the joint
-    refits (Zou and Donner's MOVER, 2008): the lower end of second - first lies
+    ``units`` are the unit (an item or a group) of each item of each fit; equal numbers are the same unit.
+    Without them, the fits are independent. Each interval [l, u] around its estimate is combined with
+    the correlation r of the joint refits (Zou and Donner's MOVER, 2008): the lower end of second - first lies
     ``sqrt(a^2 + b^2 - 2 r a b)`` below it, with a = second - l_second and b = u_first - first. The interval
     of a difference thus inherits what the two intervals account for: the bias of an ECE near zero and the
     unseen share. Quantities that are undefined because a fit lacks a label are left out.
@@ -72,18 +58,26 @@ def differences(
     if not (first.resampling.size and second.resampling.size):
         raise InputError("resamples: fits that are compared need at least 2, and one here has none")
     drawn = None if units is None else _jointly(first, second, units, seed)
-    found = []
+    compared = []
     for name, of_tables in _quantities(first, bins).items():
         try:
-            one, two = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
+            before, after = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
         except NotIdentifiedError:
             continue
-        a, b = float(one), float(two)
+        a, b = float(before), float(after)
         r = 0.0 if drawn is None else _correlation(*(of_tables(tables) for tables in drawn))
-        low = b - a - _reach(b - two.low, one.high - a, r)
-        high = b - a + _reach(two.high - b, a - one.low, r)
-        found.append(Difference(name, one, two, Estimate(b - a, low, high, level), r))
-    return tuple(found)
+        low = b - a - _distance(b - after.low, before.high - a, r)
+        high = b - a + _distance(after.high - b, a - before.low, r)
+        compared.append(
+            Difference(
+                quantity=name,
+                first=before,
+                second=after,
+                difference=Estimate(b - a, low, high, level),
+                correlation=r,
+            )
+        )
+    return tuple(compared)
 
 
 def _quantities(fit: LatentFit, bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
@@ -101,17 +95,17 @@ def _jointly(
     first: LatentFit, second: LatentFit, units: tuple[IntArray, IntArray], seed: int
 ) -> tuple[FloatArray, FloatArray]:
     """Tables of both fits, refitted to the same resampled units."""
-    count = 1 + int(max(one.max() for one in units))
+    count = 1 + int(max(each.max() for each in units))
     size = min(_DRAWS, first.resampling.size, second.resampling.size)
 
     def tables(turn: int, fit: LatentFit) -> FloatArray:
         resample = of_units(incidence(units[turn], count, fit.patterns))
         rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
         # units have their own random stream: it is the same for both fits and does not depend on chunks
-        found = resampled_tables(
+        refitted = resampled_tables(
             fit.patterns, fit.ensemble, size, rng, lambda some, _: resample(some, stream)
         )
-        return fit.patterns.axis.to_log_odds(found)
+        return fit.patterns.axis.to_log_odds(refitted)
 
     return tables(0, first), tables(1, second)
 
@@ -122,6 +116,6 @@ def _correlation(a: FloatArray, b: FloatArray) -> float:
     return float((a * b).sum() / size) if size > 0 else 0.0
 
 
-def _reach(a: float, b: float, r: float) -> float:
+def _distance(a: float, b: float, r: float) -> float:
     a, b = max(a, 0.0), max(b, 0.0)  # a sample's estimate may lie just outside the population's interval
     return float(np.sqrt(max(a**2 + b**2 - 2 * r * a * b, 0.0)))

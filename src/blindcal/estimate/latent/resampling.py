@@ -60,11 +60,14 @@ class Resampling:
     @cached_property
     def _by_axis(self) -> tuple[tuple[Axis, FloatArray], ...]:
         if not self.size:
-            raise NotIdentifiedError("this fit was made without resamples, so nothing tells how sure it is")
+            raise NotIdentifiedError("this fit was made without resamples, so it has no intervals")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
         rng = np.random.default_rng(self.seed)
-        sizes = [round(self.size * one.share) for one in self.alternatives]
-        read = [(self.patterns, self.ensemble), *((one.patterns, one.ensemble) for one in self.alternatives)]
+        sizes = [round(self.size * other.share) for other in self.alternatives]
+        read = [
+            (self.patterns, self.ensemble),
+            *((other.patterns, other.ensemble) for other in self.alternatives),
+        ]
         return tuple(
             (patterns.axis, resampled_tables(patterns, ensemble, size, rng, resample))
             for (patterns, ensemble), size in zip(read, [self.size - sum(sizes), *sizes], strict=True)

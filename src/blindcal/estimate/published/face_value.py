@@ -53,7 +53,7 @@ def stated(n: int, answered: AnswerTable) -> FloatArray:
 def flip_bounds(n: int, answered: AnswerTable) -> tuple[FloatArray, FloatArray]:
     """Bounds of each item's flip: at most the shifts answered positive, at least those answered negative."""
     low, high = np.full(n, -EXTRACTION_REACH), np.full(n, EXTRACTION_REACH)
-    positive, negative = (answered.rows(answered.answers == one) for one in (POSITIVE, NEGATIVE))
+    positive, negative = (answered.rows(answered.answers == answer) for answer in (POSITIVE, NEGATIVE))
     np.minimum.at(high, positive.items, positive.shifts)
     np.maximum.at(low, negative.items, negative.shifts)
     return low, high
@@ -63,7 +63,7 @@ def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findin
     """Everything that follows from probabilities if they are the model's own; NaN if an item has none."""
     known = np.isfinite(p)
     y, f = labels[known], p[known]
-    found = binned_ece(y, f, bins)
+    binned = binned_ece(y, f, bins)
     halves = binned_ece(y, f, 2).gaps
     with np.errstate(divide="ignore"):
         loss = -np.log(np.where(y == POSITIVE, f, 1 - f)).mean()
@@ -71,9 +71,9 @@ def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findin
     invalid = 1 - y.size / labels.size  # each such item could change the sum of |gaps| by at most 1/N
     both_labels = np.unique(y).size > 1
     return Findings(
-        ece=found.ece,
-        bins=_bins(y, f, found.gaps),
-        ece_if_invalid=share_around((1 - invalid) * float(found.ece), invalid),
+        ece=binned.ece,
+        bins=_bins(y, f, binned.gaps),
+        ece_if_invalid=share_around((1 - invalid) * float(binned.ece), invalid),
         overconfidence=Estimate(float(halves @ OVERCONFIDENCE)),
         leaning=Estimate(float(halves @ LEANING)),
         auroc=Estimate(_rank_auroc(y, f)),
