@@ -41,7 +41,9 @@ class Limits:
     concurrency: Annotated[FromOne, "Maximum number of concurrent requests."] = 32
     rpm: Annotated[Positive | None, "Maximum number of requests per minute."] = None
     tpm: Annotated[Positive | None, "Maximum number of tokens per minute."] = None
-    max_queries: Annotated[FromOne | None, "Maximum number of queries, the probe's included."] = None
+    max_queries: Annotated[
+        FromOne | None, "Maximum number of queries, those of a probe or a check included."
+    ] = None
     max_cost: Annotated[Positive | None, "Maximum cost in dollars; requires prices."] = None
     attempts: Annotated[FromOne, "Maximum number of tries per query."] = 8
     patience: Annotated[Positive, "Seconds without any answer after which the run stops."] = 300.0
