@@ -15,8 +15,7 @@ import pytest
 
 import blindcal as bc
 from blindcal.asking.controls import stored_controls
-from blindcal.certifying.decide import DecisionDesign, decide, decide_async
-from blindcal.certifying.endpoint_check import CHECKED
+from blindcal.certifying.decide import CHECKED, DecisionDesign, decide, decide_async
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, ReplyError, UnfitError

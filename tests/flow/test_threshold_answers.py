@@ -167,3 +167,10 @@ def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Pat
     assert f"{2 * N} by latent" in found.output
     assert "cannot be forecast for more than two answers" in found.output
     assert "are for two answers" in refusal(blindcal("plan", path, "--half-width", 0.02))
+
+
+def test_a_gate_reads_the_answers_given(served: tuple[Path, FloatArray, Path]) -> None:
+    """Limits on the ECE and the accuracy hold or not, with confidence."""
+    gate = ("check", served[0], "--resamples", 20)
+    assert blindcal(*gate, "--max-ece", 0.6, "--min-accuracy", 0.3).exit_code == 0
+    assert blindcal(*gate, "--min-accuracy", 0.99).exit_code == 3

@@ -37,8 +37,8 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
     """Write the labelled questions of the set NAME to a file; without NAME, list the sets.
 
     \b
-      boolq, mmlu               the paper's sets, from the Hugging Face Hub or from --set data_dir=FOLDER
-      mmlu-choices              MMLU as it is meant, with four options a question
+      boolq, mmlu               the paper's sets, from the Hugging Face Hub or --set data_dir=FOLDER
+      mmlu-choices              MMLU with four options per question
       builtin                   {size} yes/no questions that ship with blindcal
       hf:NAME[:CONFIG][@SPLIT]  any set on the Hub, or a folder in its layout, with --template
       LOG                       questions of an evaluation: a log of Inspect (.eval, .json), or the samples

@@ -29,8 +29,10 @@ from blindcal.text import printable
     type=click.Choice(SIMULABLE),
     help="Method to run; repeat to compare several.  [default: latent]",
 )
-@options.field("estimator")
-@options.field("queries", help="Mean number of queries per item.  [default: 1, for k answers the method's]")
+@options.field("estimator", help="Estimator that reads the answers: the method's own, or that of latent.")
+@options.field(
+    "queries", help="Mean number of queries per item. By default 1; for k answers the method's own."
+)
 @options.field("bins", default=5, help="Number of bins of the ECE.")
 @click.option(
     "--repeats", type=click.IntRange(1), default=20, help="Number of audits per file, with seeds S, S+1, ..."

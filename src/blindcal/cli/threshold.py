@@ -37,12 +37,12 @@ _NEW_QUESTIONS = "expected of new questions like these, with a {} interval for e
 @click.option(
     "--precision",
     type=options.INNER_SHARE,
-    help="Precision to reach: chooses the lowest threshold that reaches it.",
+    help="Precision to reach; the lowest threshold that reaches it is chosen.",
 )
 @click.option(
     "--recall",
     type=options.INNER_SHARE,
-    help="Recall to reach: chooses the highest threshold that reaches it.",
+    help="Recall to reach; the highest threshold that reaches it is chosen.",
 )
 @click.option(
     "--cost-fp", type=options.POSITIVE_NUMBER, help="Cost of a wrong positive decision; requires --cost-fn."
