@@ -174,16 +174,8 @@ SETTINGS["reasoning_effort"] = FieldRule(
 _PART_OF = {field.name: part for part, kind in _PARTS.items() for field in fields(kind) if field.init}
 # Options that may differ when a run is continued, because they shape no query.
 _FREE = {
-    "api_key_env",
-    "timeout",
-    "level",
-    "resamples",
-    "by_field",
-    "simultaneous",
-    "estimator",
-    "data_dir",
-    "sample",
-    "role",
+    *("api_key_env", "timeout", "data_dir", "sample", "role"),
+    *("level", "resamples", "by_field", "simultaneous", "estimator"),
 }
 
 
@@ -243,12 +235,8 @@ class Settings:
     @classmethod
     def noted(cls, config: dict[str, Any]) -> Settings:
         """The settings that a run file notes; options that a run leaves free have their defaults."""
-        options: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in config.items()
-            if name in _PART_OF
-        }
-        return cls(**options)
+        lists = {name: tuple(value) for name, value in config.items() if isinstance(value, list)}
+        return cls(**{name: value for name, value in (config | lists).items() if name in _PART_OF})
 
     def _set_reasoning_effort(self, effort: str) -> None:
         if self.endpoint.api != "chat":

@@ -91,7 +91,7 @@ def test_the_command_says_it_in_text_json_and_a_page(finished_runs: FinishedRuns
     hostile = tmp_path / "<script>alert(1)<" / "run"
     hostile.parent.mkdir()
     hostile.symlink_to(finished_runs.original("plain").folder, target_is_directory=True)
-    arguments = ("compare", hostile, finished_runs.original("noisy").folder, "--resamples", 40)
+    arguments = ("compare", hostile, finished_runs.original("noisy").folder, "--resamples", 20)
     page, figures = tmp_path / "compared.html", tmp_path / "figures"
     found = json.loads(blindcal(*arguments, "--json", "--html", page, "--figures", figures).stdout)
     shown = blindcal(*arguments).stdout

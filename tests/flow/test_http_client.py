@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import shutil
 import socket
@@ -50,6 +51,8 @@ class Scripted:
             pass
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 def talk(
@@ -245,6 +248,8 @@ def test_a_proxy_that_refuses(scheme: str, monkeypatch: pytest.MonkeyPatch) -> N
         writer.write(b"HTTP/1.1 407 hunter2\r\nContent-Length: 7\r\n\r\nhunter2")
         await writer.drain()
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     async def run() -> None:
         listening = await asyncio.start_server(refuse, "127.0.0.1", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -218,6 +219,8 @@ def test_malformed_http_is_not_quoted(raw: bytes) -> None:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(raw.replace(b"KEY", KEY.encode()))
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

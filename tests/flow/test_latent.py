@@ -94,15 +94,6 @@ def test_certain_and_right_is_calibrated() -> None:
     assert ends(fit.accuracy)[0] <= 0.025 ** (1 / 1000)
 
 
-def test_certain_and_wrong_is_the_largest_error() -> None:
-    """p = 1 - label: an error of one, an accuracy and an AUROC of zero."""
-    labels, _ = drawn(1000, 2, 0.6, 0.0)
-    fit = fitted(labels, asked(labels, (1 - labels).astype(float)))
-    check_sound(fit)
-    assert fit.ece.value == pytest.approx(1, abs=1e-3)
-    assert (fit.accuracy.value, fit.auroc.value) == pytest.approx((0, 0), abs=1e-3)
-
-
 # -- symmetries ----------------------------------------------------------------------------------------
 
 

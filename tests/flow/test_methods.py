@@ -120,27 +120,6 @@ def test_nothing_is_made_of_no_answers(method: str) -> None:
     assert [one.gap.value for one in some.bins] == [None] * 5
 
 
-def test_intervals_have_the_level_that_was_asked_for() -> None:
-    """Every interval says its level, and a lower level is narrower."""
-    known = evidence("latent", *population(400))
-    usual, low = estimate(known), estimate(replace(known, level=0.5))
-    for name in ("ece", "overconfidence", "auroc", "accuracy", "brier", "log_loss", "tce"):
-        wide, narrow = getattr(usual, name), getattr(low, name)
-        assert (wide.level, narrow.level) == (0.95, 0.5)
-        assert narrow.value == wide.value
-        assert narrow.half_width < wide.half_width
-    assert low.curve is not None
-    assert low.curve.level == low.bins[0].gap.level == low.operating[0].recall.level == 0.5
-
-
-def test_one_likelihood_reads_the_answers_of_other_methods() -> None:
-    """With the estimator `latent`, sampled answers have a curve and an interval, which holds the truth."""
-    labels, p = population()
-    some = estimate(replace(evidence("sampling", labels, p), estimator="latent"))
-    assert some.curve is not None
-    assert float(binned_ece(labels, p, 5).ece) in some.ece
-
-
 def test_a_brief_estimate_leaves_out_what_parts_do_not_show() -> None:
     """Brief estimates agree with full ones and have no curve, no operating points and no parts."""
     labels, p = population(300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -158,20 +157,3 @@ def test_the_evidence_is_laplaces_integral() -> None:
         0.5 * np.log(stiff[held]).sum() - 0.5 * np.linalg.slogdet(mode.information[np.ix_(held, held)])[1]
     )
     assert mode.evidence - log_rest == pytest.approx(integral, abs=0.1)
-
-
-def test_the_ensemble_weighs_what_it_keeps_by_evidence() -> None:
-    """Weights are proportional to the evidence, sum to one, and the best smoothness is among them."""
-    patterns = counted(1000)
-    ensemble = model.fit_ensemble(patterns)
-    evidence = np.array([mode.evidence for mode in ensemble.modes])
-    relative = np.exp(evidence - evidence.max())
-    assert ensemble.weights == pytest.approx(relative / relative.sum())
-    assert ensemble.table.sum() == pytest.approx(1)
-    assert ensemble.expected_counts.sum() == pytest.approx(1000)
-    ladder = product(*(range(low, high + 1) for low, high in model._LADDER))
-    everywhere = [
-        model.find_mode(patterns, model._splines().precision(model._STEP**density, model._STEP**link))
-        for density, link in ladder
-    ]
-    assert evidence.max() >= max(mode.evidence for mode in everywhere) - 1e-3

@@ -10,21 +10,17 @@ from blindcal.estimate.findings import Findings
 from blindcal.results.check import check
 from blindcal.results.compare import compare
 from blindcal.results.merge import merge
-from blindcal.results.run import Run, open_run
-from deciding import audited, model, serving, write_items
+from blindcal.results.run import Run
+from finished_runs import FinishedRuns
 
-LABELS, P = model(500, 7)
-REFITS = 60
+REFITS = 20
 SURE = 0.975  # each end of a 95% interval holds with this confidence
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(finished_runs: FinishedRuns) -> Run:
     """An audit whose controls show the flips."""
-    folder = tmp_path_factory.mktemp("flips")
-    items = write_items(folder / "items.jsonl", LABELS)
-    with serving(items, P, flipped=0.04, seed=2) as server:
-        return open_run(audited(items, server, folder / "run", method="latent", resamples=REFITS))
+    return finished_runs.original("noisy").opened()
 
 
 def test_the_noise_is_read_back(run: Run) -> None:

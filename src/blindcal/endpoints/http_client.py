@@ -8,9 +8,11 @@ replies have a bound, and every failure is an `EndpointError` that quotes neithe
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -48,6 +50,9 @@ _REASONS = {
 }
 _CONNECTING = "client error (Connect)"
 _OS_ERROR = re.compile(r"\A(.*) \(os error (\d+)\)\Z", re.DOTALL)
+
+# At the exit, threads of pyreqwest must let go of Python objects: later, that would abort the process.
+atexit.register(time.sleep, 0.1)
 
 MAX_REPLY_BYTES = 4 * 2**20
 _IDLE = timedelta(seconds=15)  # after which a server or a router may have forgotten a connection

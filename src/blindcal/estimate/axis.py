@@ -31,24 +31,12 @@ _SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """What the cells stand for.
+    """What the cells stand for."""
 
-    Attributes
-    ----------
-    nodes : array of shape (CELLS, nodes)
-        The log-odds that a cell may stand for.
-    weights : array of shape (nodes,)
-        How likely each is, before the label and the answers are known.
-    calibrated : array of shape (CELLS,)
-        The log-odds of the label in each cell if the model is perfectly calibrated.
-    first : int
-        The first cell that any item can be in.
-    """
-
-    nodes: FloatArray
-    weights: FloatArray
-    calibrated: FloatArray
-    first: int = 0
+    nodes: FloatArray  # (CELLS, nodes): the log-odds that a cell may stand for
+    weights: FloatArray  # (nodes,): how likely each is, before the label and the answers are known
+    calibrated: FloatArray  # (CELLS,): the log-odds of the label if the model is perfectly calibrated
+    first: int = 0  # the first cell that any item can be in
 
     @property
     def direct(self) -> bool:
@@ -109,7 +97,7 @@ LOG_ODDS = Axis(MID_S[:, None], np.ones(1), MID_S)
 
 
 def log_odds_from(choices: IntArray) -> Axis:
-    """Log-odds of the likeliest of so many answers, which have a smallest possible value."""
+    """Log-odds of the likeliest of several answers, which have a smallest possible value."""
     first = int(np.searchsorted(EDGES_S, -np.log(choices.max() - 1), side="right")) - 1
     return Axis(LOG_ODDS.nodes, LOG_ODDS.weights, LOG_ODDS.calibrated, first)
 

@@ -119,7 +119,8 @@ class Part:
 class AnswerPart:
     """The estimates for one of several answers; ``answer`` is its number.
 
-    ``labelled`` items have it as their label; it was ``given`` to so many, rightly to ``right`` of them.
+    ``labelled`` counts the items that have it as their label, ``given`` those to which it was given, and
+    ``right`` those to which it was given rightly.
     ``ece``, ``accuracy``, ``confidence`` (the mean) and ``overconfidence`` are about the items to which it
     was given. ``few`` if these are too few to trust.
     """

@@ -64,16 +64,8 @@ def estimate_noise(
 ) -> NoiseEstimate:
     """Estimate the noise of a run's threshold answers.
 
-    Parameters
-    ----------
-    labels : array of 0/1, per item
-    answered : AnswerTable
-        The answers of the run.
-    repeats : AnswerTable
-        Answers to queries of the run that were asked once more.
-    counts : ControlCounts
-    jitter : float
-        The jitter that the probe found.
+    ``repeats`` are answers to queries of the run that were asked once more, and ``jitter`` is what the probe
+    measured.
     """
     if not (counts.failed or counts.disagreed):
         # no answer tells jitter from none; a flip rate of e passes with chance (1 - e)^(forced + 2 repeated)

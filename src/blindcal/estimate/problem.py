@@ -40,39 +40,21 @@ class NoisePosterior:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem:
-    """All that a fit needs to know.
+    """All that a fit needs to know; arrays have one entry per item.
 
-    Attributes
-    ----------
-    labels : array of 0/1, per item
-        With more than two answers, whether the answer given is right.
-    readings : AnswerTable
-        With more than two answers, the queries about the given ones: positive if the same answer came again.
-    units : array, per item, optional
-        The group of each item; intervals resample groups.
-    noise : NoisePosterior
-        The noise of answers at T = 0.
-    counts : array, per item, optional
-        How many items each item stands for.
-    given : array, per item, optional
-        The answer given to each item, `INVALID` if there is none; ``None`` if there are two answers.
-    choices : array, per item, optional
-        The number of answers of each item; ``None`` if there are two.
-    greedy : bool
-        Whether the given answers are the likeliest ones, not drawn.
-    excess : ExcessPosterior, optional
-        What is known about the excess, for a part of the items; by default it is estimated.
+    With more than two answers, ``labels`` say whether the answer given is right, and ``readings`` are the
+    queries about it: positive if the same answer came again.
     """
 
     labels: IntArray
     readings: AnswerTable
-    units: IntArray | None = None
-    noise: NoisePosterior = field(default_factory=NoisePosterior)
-    counts: IntArray | None = None
-    given: IntArray | None = None
-    choices: IntArray | None = None
-    greedy: bool = True
-    excess: ExcessPosterior | None = None
+    units: IntArray | None = None  # the group of each item: intervals resample groups
+    noise: NoisePosterior = field(default_factory=NoisePosterior)  # of answers at T = 0
+    counts: IntArray | None = None  # of the items that each item stands for
+    given: IntArray | None = None  # with more than two answers: the one given, `INVALID` if there is none
+    choices: IntArray | None = None  # the number of answers, if there are more than two
+    greedy: bool = True  # the given answers are the likeliest ones, not drawn
+    excess: ExcessPosterior | None = None  # for a part of the items: that of all; by default it is estimated
 
     @classmethod
     def of_answers(

@@ -34,35 +34,19 @@ def _none() -> IntArray:
 class Patterns:
     """Distinct patterns: first those that are intervals of cells, then those that are curves.
 
-    A joint table of (label, cell) is flattened to ``2 * CELLS`` entries, label 0 first.
-
-    Attributes
-    ----------
-    start, stop : arrays of shape (intervals,)
-        Half-open intervals of the flattened table.
-    curve_labels : array of shape (curves,)
-    curves : array of shape (curves, CELLS)
-        P(answers | cell).
-    counts : array of shape (intervals + curves,)
-    of_item : array of shape (items,)
-        The pattern of each item; empty if only counts are known.
-    contradictions : int
-        Number of items whose threshold answers contradict each other; each is read as "between the two".
-    axis : Axis
-        What the cells stand for.
-    responses : Responses, optional
-        The answers behind the curves, to read them on another axis.
+    A joint table of (label, cell) is flattened to ``2 * CELLS`` entries, label 0 first. Of items whose
+    threshold answers contradict each other, each is read as "between the two".
     """
 
-    start: IntArray = field(default_factory=_none)
+    start: IntArray = field(default_factory=_none)  # half-open intervals of the flattened table
     stop: IntArray = field(default_factory=_none)
     curve_labels: IntArray = field(default_factory=_none)
-    curves: FloatArray = field(default_factory=lambda: np.empty((0, CELLS)))
-    counts: FloatArray
-    of_item: IntArray = field(default_factory=_none)
-    contradictions: int = 0
-    axis: Axis = LOG_ODDS
-    responses: Responses | None = None
+    curves: FloatArray = field(default_factory=lambda: np.empty((0, CELLS)))  # P(answers | cell)
+    counts: FloatArray  # (intervals + curves,)
+    of_item: IntArray = field(default_factory=_none)  # the pattern of each item, unless only counts are known
+    contradictions: int = 0  # number of items with contradictory threshold answers
+    axis: Axis = LOG_ODDS  # what the cells stand for
+    responses: Responses | None = None  # the answers behind the curves, to read them on another axis
 
     def __len__(self) -> int:
         return self.counts.size
@@ -307,26 +291,13 @@ def packed(kind: IntArray, owner: IntArray, start: IntArray) -> Packed:
 
 @dataclass(frozen=True)
 class Responses:
-    """Distinct sets of noisy answers, and the sharp answers that come with them.
+    """Distinct sets of noisy answers, and the sharp answers that come with them."""
 
-    Attributes
-    ----------
-    types : array of shape (types, 4)
-        The distinct answers: shift (the edge, for a threshold), temperature, answer, and whether the other
-        answers had Gumbel numbers.
-    noise : Noise
-        The noise of threshold answers.
-    sets : Packed
-        The sets of answers of all items.
-    which, first, last : arrays of shape (curves,)
-        For each pattern the number of its set, and the half-open interval of cells that sharp answers leave.
-    """
-
-    types: FloatArray
-    noise: Noise
-    sets: Packed
-    which: IntArray
-    first: IntArray
+    types: FloatArray  # (types, 4): shift (or edge), temperature, answer, with Gumbel numbers or not
+    noise: Noise  # of threshold answers
+    sets: Packed  # the sets of answers of all items
+    which: IntArray  # for each pattern the number of its set,
+    first: IntArray  # and the half-open interval of cells that sharp answers leave
     last: IntArray
 
     def curves(self, axis: Axis, labels: IntArray) -> FloatArray:

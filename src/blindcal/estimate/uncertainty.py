@@ -52,12 +52,7 @@ def share_bounds(hits: int, trials: int, tail: float) -> tuple[float, float]:
 def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> tuple[float, float]:
     """Confidence interval for sum |delta|, given an estimate of delta and draws around it.
 
-    Parameters
-    ----------
-    estimate : array of shape (d,)
-    draws : array of shape (resamples, d)
-        Only their deviations from their mean are used.
-    level : float
+    Of the draws, shape (resamples, components), only the deviations from their mean are used.
 
     Notes
     -----

@@ -97,35 +97,26 @@ def _beta(a: float, b: float) -> FloatArray:
 
 
 _S = logit(MID_P)
-_PRESETS: dict[str, tuple[str, Callable[[], tuple[FloatArray, FloatArray]]]] = {
-    "overconfident": (
-        "sure in both directions, and wrong more often than it says",
-        lambda: (_normal((0.5, -2.0, 1.8), (0.5, 2.5, 1.8)), expit(0.5 * _S - 0.2)),
-    ),
-    "underconfident": (
-        "hesitant, and right more often than it says",
-        lambda: (_normal((1.0, 0.2, 1.0)), expit(2.2 * _S)),
-    ),
-    "calibrated": ("says what it is worth", lambda: (_beta(0.8, 0.6), MID_P)),
-    "confident": (
-        "crowded at 0 and 1, as many large models are",
-        lambda: (_beta(0.15, 0.2), 0.12 + 0.7 * MID_P),
-    ),
-    "rare": (
-        "few positives, and says Yes too often",
-        lambda: (_normal((1.0, -3.0, 1.5)), expit(0.7 * _S - 1.5)),
-    ),
+PRESETS: dict[str, Callable[[], tuple[FloatArray, FloatArray]]] = {
+    # sure in both directions, and wrong more often than it says
+    "overconfident": lambda: (_normal((0.5, -2.0, 1.8), (0.5, 2.5, 1.8)), expit(0.5 * _S - 0.2)),
+    # hesitant, and right more often than it says
+    "underconfident": lambda: (_normal((1.0, 0.2, 1.0)), expit(2.2 * _S)),
+    # right as often as it says
+    "calibrated": lambda: (_beta(0.8, 0.6), MID_P),
+    # crowded at 0 and 1, as many large models are
+    "confident": lambda: (_beta(0.15, 0.2), 0.12 + 0.7 * MID_P),
+    # few positives, and says Yes too often
+    "rare": lambda: (_normal((1.0, -3.0, 1.5)), expit(0.7 * _S - 1.5)),
 }
-#: The named shapes with their descriptions.
-PRESETS = {name: words for name, (words, _) in _PRESETS.items()}
 DEFAULT = "overconfident"
 
 
 def preset(name: str) -> Shape:
     """A shape by name."""
-    if name not in _PRESETS:
-        raise InputError(f"shape: must be one of {', '.join(_PRESETS)}, got {name!r}")
-    return _joint(name, *_PRESETS[name][1]())
+    if name not in PRESETS:
+        raise InputError(f"shape: must be one of {', '.join(PRESETS)}, got {name!r}")
+    return _joint(name, *PRESETS[name]())
 
 
 def of_scores(name: str, labels: IntArray, p: FloatArray) -> Shape:

@@ -1,4 +1,4 @@
-"""The headline of a result, in sentences; its caveats are in the template.
+"""The headline of a result, and what the steadiness of its endpoint means, in sentences.
 
 The headline begins with how often the model is right where it is confident: "When it says “Yes” with at least
 90% confidence, as it does for 34% of the questions, it is right 78% of the time (74% to 82%)." The sentence

@@ -177,7 +177,7 @@ def sentence(template: str, **pieces: Piece) -> Sentence:
 
 
 def item_count(counts: AnswerCounts) -> str:
-    """How many items the estimates are about, and of how many in a run that was stopped: "420 of 3,000"."""
+    """The number of items that the estimates are about; of a stopped run also that of all: "420 of 3,000"."""
     whole = f" of {counts.items + counts.unanswered:,}" if counts.unanswered else ""
     return f"{counts.items:,}{whole}"
 

@@ -64,7 +64,7 @@ def latent(
     groups : array_like, optional
         The group of each query's item; intervals then resample groups, and the p-value allows for them.
     counts : array_like, optional
-        How many items each query's item stands for; see ``blindcal.Counts``. Not with ``groups``.
+        Number of items that each query's item stands for; see ``blindcal.Counts``. Not with ``groups``.
     bounds : array_like, shape (queries, 2), optional
         Two log-odds between which the endpoint's own probabilities show an item's to be; NaN for answers
         that show none. An answer with bounds is read by these alone.

@@ -546,20 +546,11 @@ def calibrated_mode(patterns: Patterns) -> Mode:
 
 @dataclass(frozen=True)
 class LinkScores:
-    """Efficient scores for departures of the link from zero.
+    """Efficient scores for departures of the link from zero."""
 
-    Attributes
-    ----------
-    scores : array of shape (patterns, departures)
-    variance : array of shape (departures, departures)
-        Variance of their sum over the items if labels are redrawn from the calibrated fit, given the answers.
-    precision : array of shape (departures,)
-        The prior precision of each departure.
-    """
-
-    scores: FloatArray
-    variance: FloatArray
-    precision: FloatArray
+    scores: FloatArray  # (patterns, departures)
+    variance: FloatArray  # of their sum over the items if labels are redrawn from the calibrated fit
+    precision: FloatArray  # the prior precision of each departure
 
 
 def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:

@@ -46,23 +46,9 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Subtract the first fit's quantities from the second's, with intervals.
 
-    Parameters
-    ----------
-    first, second : LatentFit
-    units : pair of integer arrays, optional
-        The unit (an item or a group) of each item of each fit, in the fits' order of items; equal numbers are
-        the same unit. Without it, the fits are independent.
-    bins : int
-        Number of bins of the ECE.
-    level : float
-        Confidence level of the intervals.
-    seed : int
-        Random seed of the joint refits.
-
-    Notes
-    -----
-    Each fit's own interval [l, u] around its estimate is combined with the correlation r of the joint
-    refits (Zou and Donner's MOVER, 2008): the lower end of second - first lies
+    ``units`` are the unit (an item or a group) of each item of each fit; equal numbers are the same unit.
+    Without them, the fits are independent. Each interval [l, u] around its estimate is combined with
+    the correlation r of the joint refits (Zou and Donner's MOVER, 2008): the lower end of second - first lies
     ``sqrt(a^2 + b^2 - 2 r a b)`` below it, with a = second - l_second and b = u_first - first. The interval
     of a difference thus inherits what the two intervals account for: the bias of an ECE near zero and the
     unseen share. Quantities that are undefined because a fit lacks a label are left out.
@@ -75,14 +61,22 @@ def differences(
     compared = []
     for name, of_tables in _quantities(first, bins).items():
         try:
-            mine, two = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
+            before, after = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
         except NotIdentifiedError:
             continue
-        a, b = float(mine), float(two)
+        a, b = float(before), float(after)
         r = 0.0 if drawn is None else _correlation(*(of_tables(tables) for tables in drawn))
-        low = b - a - _reach(b - two.low, mine.high - a, r)
-        high = b - a + _reach(two.high - b, a - mine.low, r)
-        compared.append(Difference(name, mine, two, Estimate(b - a, low, high, level), r))
+        low = b - a - _distance(b - after.low, before.high - a, r)
+        high = b - a + _distance(after.high - b, a - before.low, r)
+        compared.append(
+            Difference(
+                quantity=name,
+                first=before,
+                second=after,
+                difference=Estimate(b - a, low, high, level),
+                correlation=r,
+            )
+        )
     return tuple(compared)
 
 
@@ -122,6 +116,6 @@ def _correlation(a: FloatArray, b: FloatArray) -> float:
     return float((a * b).sum() / size) if size > 0 else 0.0
 
 
-def _reach(a: float, b: float, r: float) -> float:
+def _distance(a: float, b: float, r: float) -> float:
     a, b = max(a, 0.0), max(b, 0.0)  # a sample's estimate may lie just outside the population's interval
     return float(np.sqrt(max(a**2 + b**2 - 2 * r * a * b, 0.0)))

@@ -60,7 +60,7 @@ class Resampling:
     @cached_property
     def _by_axis(self) -> tuple[tuple[Axis, FloatArray], ...]:
         if not self.size:
-            raise NotIdentifiedError("this fit was made without resamples, so nothing tells how sure it is")
+            raise NotIdentifiedError("this fit was made without resamples, so it has no intervals")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
         rng = np.random.default_rng(self.seed)
         sizes = [round(self.size * other.share) for other in self.alternatives]

@@ -105,7 +105,7 @@ def blind(
         1 if ``f >= threshold`` (positive), 0 if not, and -1, NaN or None for an invalid answer.
     bins : int
     counts : array_like, optional
-        How many items each row stands for; see ``blindcal.Counts``.
+        Number of items that each row stands for; see ``blindcal.Counts``.
 
     References
     ----------
