@@ -67,17 +67,14 @@ def recorded() -> tuple[IntArray, FloatArray]:
 
 @pytest.mark.skipif(not LOGITS.is_file(), reason="needs the recorded logits beside the project")
 def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
-    """Of 8 random halves of BoolQ (seeds 0-7) at most 2 leave the interval: more do once in 170 times.
+    """Of three random halves of BoolQ at most one leaves the interval, for a precision of 0.8 and of 0.85.
 
-    All promise a precision of 0.8. Of 0.85, near what the model can reach, an audit may say that it cannot be
-    promised (15 of 100 did; more than 4 of 8 do once in 350 times); promises are kept.
-
-    An interval for the share of right ones among as many decisions as were made takes in that the other
-    half is a sample too.
+    0.85 is near what the model can reach: an audit may say that it cannot be promised. An interval for the
+    share of right ones among as many decisions as were made takes in that the other half is a sample too.
     """
     labels, p = recorded()
     missed, short, silent = Counter[float](), Counter[float](), Counter[float]()
-    for seed in range(8):
+    for seed in range(3):
         order = np.random.default_rng([seed, 6]).permutation(labels.size)
         ours, theirs = order[:1635], order[1635:]
         asked = ask(make_design("latent", labels[ours], seed=seed), p[ours])
@@ -95,7 +92,7 @@ def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
             # its own two standard errors
             short[goal] += right.mean() < goal - 2 * np.sqrt(goal * (1 - goal) / right.size)
     assert silent[0.8] == 0
-    assert silent[0.85] <= 4
+    assert silent[0.85] <= 2
     for goal in (0.8, 0.85):
-        assert missed[goal] <= 2
+        assert missed[goal] <= 1
         assert short[goal] <= 1

@@ -64,10 +64,10 @@ class LazyGroup(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for one in args:
-            if encodable(one) != one:  # no result could name it
+        for argument in args:
+            if encodable(argument) != argument:  # no result could name it
                 raise click.UsageError(
-                    f"'{printable(one)}' is not UTF-8 text; if it is a path, rename it", ctx
+                    f"'{printable(argument)}' is not UTF-8 text; if it is a path, rename it", ctx
                 )
         return super().parse_args(ctx, args)
 
@@ -86,8 +86,8 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:  # click quotes arguments, and one may be a key in the wrong place
-            safe = without_keys(said := error.format_message())
-            if safe == said:
+            safe = without_keys(message := error.format_message())
+            if safe == message:
                 raise
             raise click.UsageError(safe, error.ctx) from None
         except KeyboardInterrupt:

@@ -127,8 +127,8 @@ def command(
     elif not quiet:
         print_result(result, folder)
     if result.ece.value is None:
-        found = "too few valid answers" if result.counts.valid else "no valid answer"
-        click.echo(f"error: {found} to estimate from; {PAGE_FILE} shows what came back", err=True)
+        answers = "too few valid answers" if result.counts.valid else "no valid answer"
+        click.echo(f"error: {answers} to estimate from; {PAGE_FILE} shows what came back", err=True)
         context.exit(NO_ESTIMATE)
     context.exit(FINISHED if result.complete else STOPPED)
 

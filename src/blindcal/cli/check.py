@@ -174,13 +174,13 @@ def command(
         for line in check_summary.workflow_commands(checked):
             click.echo(line)
     outcomes = {run.outcome for run in checked}
-    click.get_current_context().exit(next(status for one, status in EXIT.items() if one in outcomes))
+    click.get_current_context().exit(next(status for outcome, status in EXIT.items() if outcome in outcomes))
 
 
 def _print(run: CheckResult, partial: bool) -> None:
     click.echo(f"{printable(run.path)}: {printable(run.model)}, {check_summary.checked_items(run)} items")
-    for one in run.verdicts:
-        click.echo(f"  {one.outcome:<10} {one.words}: {check_summary.verdict_text(one)}")
+    for verdict in run.verdicts:
+        click.echo(f"  {verdict.outcome:<10} {verdict.words}: {check_summary.verdict_text(verdict)}")
     if (result := run.result) is None:
         return
     notes = []
@@ -202,15 +202,15 @@ def _print(run: CheckResult, partial: bool) -> None:
 
 def _print_parts(run: CheckResult) -> None:
     """Print the parts that fail, and those that are undecided if every part must pass."""
-    count = Counter(one.outcome for one in run.parts)
+    count = Counter(part.outcome for part in run.parts)
     click.echo(
         f"  {'parts':<10} by {printable(str(run.by), 40)}: {count['failed']:,} shown to be beyond a limit, "
         f"{count['passed']:,} within, {count['undecided']:,} undecided; if all are within, any fails in at "
         f"most {level_percent(1 - (run.confidence or 0.0))} of audits"
     )
-    for one in run.counting_parts:
-        text = f"{one.words}: {check_summary.verdict_text(one)}"
-        click.echo(f"  {one.outcome:<10} {printable(str(one.part), 40)}, {one.items:,} items: {text}")
+    for part in run.counting_parts:
+        text = f"{part.words}: {check_summary.verdict_text(part)}"
+        click.echo(f"  {part.outcome:<10} {printable(str(part.part), 40)}, {part.items:,} items: {text}")
 
 
 def _record(run: CheckResult) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _print(endpoint: EndpointProbe) -> None:
         votes = ", ".join(f"{printable(text)!r} {count}" for text, count in choice.votes.items())
         chosen = f"chosen by {choice.queries} pilot queries: {votes or 'no answer recognised'}"
         print_field("", chosen, width=WIDTH)
-    findings = [[_MARKS[one.outcome], one.question, printable(one.answer, 400)] for one in probed.findings]
+    findings = [[_MARKS[row.outcome], row.question, printable(row.answer, 400)] for row in probed.findings]
     print_table([[f"{mark:{WIDTH - 2}}", *row] for mark, *row in findings], "<<<")
     if endpoint.methods is not None:
         print_table([_method_row(option) for option in endpoint.methods.table(probed)], "<<<<")
@@ -117,7 +117,7 @@ def _advice(endpoint: EndpointProbe) -> str:
     if result.remedy:
         return printable(error_text(UnfitError(result.remedy, options=result.remedy_options)), 400)
     if within := result.within_clamp:
-        return f"try again with {' and '.join(command_line_option(*one) for one in within.items())}"
+        return f"try again with {' and '.join(command_line_option(*option) for option in within.items())}"
     best = None if endpoint.methods is None else endpoint.methods.best(result)
     if best is None:
         return "do not audit this endpoint as it is"

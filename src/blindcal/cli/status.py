@@ -57,7 +57,7 @@ def _status(path: Path) -> dict[str, Any]:
         decided = bool(store.note("finished"))
     looked = path.with_name(WATCH_FILE)
     watched = WatchResult.load(looked) if looked.is_file() else None
-    asked = sum(len(one) for one in rounds)
+    asked = sum(map(len, rounds))
     written = path.with_name(RESULT_FILE)
     result = AuditResult.load(written) if written.is_file() else None
     finished = decided or (result is not None and 0 < asked == usage.queries)

@@ -51,10 +51,8 @@ _REASONS = {
 _CONNECTING = "client error (Connect)"
 _OS_ERROR = re.compile(r"\A(.*) \(os error (\d+)\)\Z", re.DOTALL)
 
-_AT_EXIT = (
-    0.1  # seconds in which pyreqwest's threads can let go of Python objects: later they abort the process
-)
-atexit.register(time.sleep, _AT_EXIT)
+# At the exit, threads of pyreqwest must let go of Python objects: later, that would abort the process.
+atexit.register(time.sleep, 0.1)
 
 MAX_REPLY_BYTES = 4 * 2**20
 _IDLE = timedelta(seconds=15)  # after which a server or a router may have forgotten a connection
