@@ -185,7 +185,7 @@ def certified(job: tuple[int, int, Path]) -> RuleOutcome:
     mine = answered.of(choosing)
     patterns = count_patterns(labels[choosing], replace(mine, items=np.searchsorted(choosing, mine.items)))
     sides = choose_candidates(working_table(patterns), choosing.size, certifying.size, row.wanted, LEVEL)
-    design = CertifyDesign(labels, certifying, sides, answered)
+    design = CertifyDesign(labels=labels, items=certifying, sides=sides, before=answered)
 
     def answer(asked: Round, _: int) -> IntArray:
         return (p[asked.items] >= expit(-asked.shifts)).astype(np.int64)

@@ -35,9 +35,9 @@ CURVE = np.interp(EDGES, [0, 0.3, 0.8, 1], [0.1, 0.25, 0.9, 0.95])
 BAND = np.interp(EDGES, [0, 0.5, 1], [0.05, 0.1, 0.02])
 CLAIMS = {
     "perfect": CurveClaim(),
-    "curve": CurveClaim(CURVE),
+    "curve": CurveClaim(curve=CURVE),
     "max_ece": CurveClaim(allowance=0.07),
-    "band": CurveClaim(CURVE, BAND),
+    "band": CurveClaim(curve=CURVE, width=BAND),
 }
 CONFIDENCES = (0.0, 1e-6, 0.25, 1 / 3, 0.5, 0.7031, 1.0)
 

@@ -99,7 +99,7 @@ def test_a_test_that_is_settled_early_ends_as_the_whole_one(seed: int) -> None:
     s, labels = rng.standard_normal(n), (rng.random(n) < rng.uniform(0.3, 1)).astype(np.int64)
     width = rng.uniform(0, 2, (2, n)) * (rng.random((2, n)) < rng.random())
     name = rng.choice(["accept", "reject"])
-    side = Side(name, float(rng.uniform(0.3, 0.95)), 0.95, (0.0,))
+    side = Side(name=name, wanted=float(rng.uniform(0.3, 0.95)), level=0.95, shifts=(0.0,))
     none = np.zeros(n, bool)
     early = side.test(labels, KnownRange(s - width[0], s + width[1] + 1e-9), none, 0.0)
     whole = side.test(labels, KnownRange(s, s + 1e-9), none, 0.0, whole=True)
@@ -117,7 +117,7 @@ def candidate(right: int, decided: int, wanted: float = 0.9, **more: Any) -> Can
 
 def test_what_is_not_known_counts_against_us() -> None:
     """An item without a valid answer is a wrong decision, whatever its label."""
-    side = Side("accept", 0.9, 0.95, (0.0,))
+    side = Side(name="accept", wanted=0.9, level=0.95, shifts=(0.0,))
     known = KnownRange(np.array([1.0, 1.0, -np.inf, -np.inf]), np.array([2.0, 2.0, np.inf, -1.0]))
     missing = np.array([False, False, True, True])
     test = side.test(np.array([1, 1, 1, 0]), known, missing, 0.0)
@@ -126,7 +126,7 @@ def test_what_is_not_known_counts_against_us() -> None:
 
 def test_the_bound_of_a_sequence_is_the_goal_unless_all_pass() -> None:
     """After a failure only the goal is certain; if every candidate passes, the lowest bound is."""
-    side = Side("accept", 0.9, 0.95, (-1.0, -0.5))
+    side = Side(name="accept", wanted=0.9, level=0.95, shifts=(-1.0, -0.5))
     assert certified_bound(side, [candidate(200, 201), candidate(200, 240)]) == 0.9
     assert certified_bound(side, [candidate(200, 201)]) == 0.9  # stopped by a limit
     both = [candidate(200, 201), candidate(300, 305)]
@@ -207,7 +207,7 @@ def test_a_certification_counts_what_every_item_would_say(reuse: Reuse, negative
     if negative is not None:
         wanted["reject"] = negative
     sides = choose_candidates(TABLE, choosing.size, certifying.size, wanted, 0.95)
-    design = CertifyDesign(labels, certifying, sides, answered, lambda: reuse)
+    design = CertifyDesign(labels=labels, items=certifying, sides=sides, before=answered, reuse=lambda: reuse)
     asked: list[tuple[int, float]] = []
 
     def answer(round_: Round, _: int) -> IntArray:
@@ -241,7 +241,7 @@ def test_invalid_answers_are_not_asked_again_and_count_against_us() -> None:
         says = (p[round_.items] >= expit(-round_.shifts)).astype(np.int64)
         return np.where(np.isin(round_.items, refused), INVALID, says)
 
-    design = CertifyDesign(labels, certifying, sides, AnswerTable.empty())
+    design = CertifyDesign(labels=labels, items=certifying, sides=sides, before=AnswerTable.empty())
     (state,) = design.states(answer_design(design, answer), "all")
     assert all(asked.count(int(item)) == 1 for item in refused)
     assert state.certified is not None
@@ -261,8 +261,8 @@ def test_a_rule_that_falls_just_short_is_rarely_certified() -> None:
         rng = np.random.default_rng([seed, 7])
         s = rng.choice([-50.0, 50.0, 1.0], 400)
         labels = (rng.random(400) < np.where(s > 0, 0.899, 0.1)).astype(np.int64)
-        side = Side("accept", 0.9, 0.95, (-3.0, -2.0, -1.5, -0.9, -0.5))
-        design = CertifyDesign(labels, np.arange(400), (side,), AnswerTable.empty())
+        side = Side(name="accept", wanted=0.9, level=0.95, shifts=(-3.0, -2.0, -1.5, -0.9, -0.5))
+        design = CertifyDesign(labels=labels, items=np.arange(400), sides=(side,), before=AnswerTable.empty())
 
         def answer(asked: Round, _: int, s: FloatArray = s) -> IntArray:
             return (s[asked.items] >= -asked.shifts).astype(np.int64)

@@ -169,7 +169,7 @@ class SideState:
         return next((test for test in reversed(self.tests) if test.passed), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CertifyDesign:
     """Asks what the candidates of one or two sides need, until each side has ended.
 
@@ -187,7 +187,13 @@ class CertifyDesign:
     def of(cls, run: Run, plan: CertifyPlan, reuse: Callable[[], Reuse] | None = None) -> CertifyDesign:
         """The design of a plan; without ``reuse``, what it begins with stays so."""
         items = np.array(plan.items, np.int64)
-        return cls(run.labels, items, plan.sides, run.answered, reuse or (lambda: plan.reuse))
+        return cls(
+            labels=run.labels,
+            items=items,
+            sides=plan.sides,
+            before=run.answered,
+            reuse=reuse or (lambda: plan.reuse),
+        )
 
     def next_round(self, answered: AnswerTable) -> Round | None:
         """What the next candidate of each side needs; ``None`` if none needs anything."""

@@ -109,23 +109,23 @@ def command(
       130  interrupted; nothing is lost
     """
     limits = options.taken(Limits, chosen)
-    found = open_run(run)
-    check_certifiable(found)
-    settings = AskedSettings.of_run(found, api_key_env=api_key_env).settings
+    finished = open_run(run)
+    check_certifiable(finished)
+    settings = AskedSettings.of_run(finished, api_key_env=api_key_env).settings
     prices = options.prices(given_prices, settings, quiet=quiet)
     options.check_priced(limits.max_cost, prices, settings.endpoint)
     context = click.get_current_context()
     if dry_run:
         goal = CertifyGoal(precision, negative_precision, confidence)
-        _print_plan(found, plan_certification(found, goal), prices, as_json)
+        _print_plan(finished, plan_certification(finished, goal), prices, as_json)
         return
-    if not found.result.complete:
-        print_warning(f"the audit is not finished ({printable(str(found.result.stopped), 200)})")
-    options.check_key(settings.endpoint, begun=any(found.folder.glob(f"{FOLDER}-*")))
+    if not finished.result.complete:
+        print_warning(f"the audit is not finished ({printable(str(finished.result.stopped), 200)})")
+    options.check_key(settings.endpoint, begun=any(finished.folder.glob(f"{FOLDER}-*")))
     try:
         with ProgressBar(disable=quiet or None) as bar:
             made = certify(
-                found,
+                finished,
                 precision,
                 negative_precision=negative_precision,
                 confidence=confidence,
@@ -149,7 +149,7 @@ def command(
     if as_json:
         click.echo(made.to_json(), nl=False)
     elif not quiet:
-        _print(made, out or found.folder / CERTIFICATE_FILE)
+        _print(made, out or finished.folder / CERTIFICATE_FILE)
 
 
 def _print(made: Certificate, path: Path) -> None:

@@ -130,7 +130,7 @@ class CandidateTest:
         return float(expit(-self.shift))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """One side of a rule, and the shifts of its candidates in the order in which they are tested.
 
@@ -280,7 +280,8 @@ def _side(name: SideName, wanted: float, level: float, chance: FloatArray) -> Si
         if place < places[-1]:
             places.append(place)
     shifts = np.round(GRID_SHIFTS[order[places]], SHIFT_DIGITS)
-    return Side(name, wanted, level, tuple(shifts.tolist()), float(along[first]))
+    chance_of_first = float(along[first])
+    return Side(name=name, wanted=wanted, level=level, shifts=tuple(shifts.tolist()), chance=chance_of_first)
 
 
 def items_needed(test: CandidateTest, power: float = 0.8) -> int | None:

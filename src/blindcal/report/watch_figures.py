@@ -66,7 +66,7 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
     """The confidence sequence of each gap around zero; coloured if it excludes zero."""
     with drawing(ax, WIDTH, max(1.6, 0.95 + 0.27 * len(gaps))) as axes:
         axes.axvline(0, color=ink(FIRM), linewidth=0.8, zorder=2)
-        reach = 0.02
+        farthest = 0.02
         for row, one in enumerate(gaps):
             gap = one.gap
             if gap.value is None or gap.low is None or gap.high is None:
@@ -77,11 +77,11 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
             colour = ink(FIRM) if 0 in gap else series(1 if gap.value > 0 else 0)
             axes.hlines(row, gap.low, gap.high, color=colour, linewidth=2.2, zorder=3)
             axes.plot(gap.value, row, "o", color=colour, markersize=5.5, zorder=4)
-            reach = max(reach, abs(gap.low), abs(gap.high))
+            farthest = max(farthest, abs(gap.low), abs(gap.high))
         axes.set_yticks(range(len(gaps)), [f"{short_name(one.name)}  {_share(one)}" for one in gaps])
         for tick in axes.get_yticklabels():
             tick.set_parse_math(False)
-        axes.set(ylim=(len(gaps) - 0.4, -0.6), xlim=(-1.08 * reach, 1.08 * reach))
+        axes.set(ylim=(len(gaps) - 0.4, -0.6), xlim=(-1.08 * farthest, 1.08 * farthest))
         axes.set_xlabel(f"confidence {MINUS} share positive, points")
         axes.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _points(value)))

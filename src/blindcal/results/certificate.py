@@ -66,7 +66,7 @@ class CertifiedRequest:
 class AskedAs:
     """How the endpoint was asked, as the run file notes it.
 
-    ``config`` are the settings of the run, ``ready`` what its preparation found (answer tokens, largest
+    ``config`` are the settings of the run, ``ready`` what its preparation learnt (answer tokens, largest
     shift), and ``accepted`` the fields that the endpoint takes, if any were refused.
     """
 

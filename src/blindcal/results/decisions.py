@@ -11,7 +11,7 @@ import csv
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -37,7 +37,7 @@ MOST_REASONS = 5
 """Reasons to abstain that a summary names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The decision on one item, and the answers behind it.
 
@@ -141,18 +141,17 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
     for query, answer, text, why in answers(0, first):
         name = store.item(query)[0]
         if answer == POSITIVE:
-            yield Decision(name, "accept", text)
+            yield Decision(id=name, decision="accept", at_accept=text)
         elif answer == INVALID:
-            yield Decision(name, "abstain", text, reason=why)
+            yield Decision(id=name, decision="abstain", at_accept=text, reason=why)
         elif certificate.reject is None:
-            yield Decision(name, "reject", text)
+            yield Decision(id=name, decision="reject", at_accept=text)
         elif following is not None and again[following[0] - first] == query:
             _, lower, lower_text, why = following
             following = next(later, None)
-            if lower == NEGATIVE:
-                yield Decision(name, "reject", text, lower_text)
-            else:
-                yield Decision(name, "abstain", text, lower_text, BETWEEN if lower == POSITIVE else why)
+            second = Decision(id=name, decision="reject", at_accept=text, at_reject=lower_text)
+            reason = BETWEEN if lower == POSITIVE else why
+            yield second if lower == NEGATIVE else replace(second, decision="abstain", reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

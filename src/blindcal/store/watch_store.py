@@ -39,7 +39,7 @@ class StreamCounts:
     early: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """One look: when it began (ISO 8601, UTC), and how many items there were.
 
@@ -101,7 +101,7 @@ class WatchStore(Store):
                 for file, position in files.items():
                     row = (stream, file, position.place, position.mark)
                     self._change("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?)", *row)
-            look = Look(number, at, self._one(_NEXT_ITEM))
+            look = Look(number=number, at=at, items=self._one(_NEXT_ITEM))
             self._change("INSERT INTO looks VALUES (?, ?, ?, NULL, NULL)", number, at, look.items)
         return look
 
@@ -193,12 +193,12 @@ class WatchStore(Store):
 
     def looks(self) -> list[Look]:
         """All looks, in order; the last one may not be over."""
-        return [Look(*row) for row in self._execute("SELECT * FROM looks ORDER BY look")]
+        return [_look(*row) for row in self._execute("SELECT * FROM looks ORDER BY look")]
 
     def last_look(self) -> Look | None:
         """The last look, over or not; ``None`` if there was none."""
         rows = self._execute("SELECT * FROM looks ORDER BY look DESC LIMIT 1")
-        return Look(*rows[0]) if rows else None
+        return _look(*rows[0]) if rows else None
 
     def end_look(self, look: Look, answered: int, anchors: int) -> Look:
         """Note what a look has to go by; from now on it is over."""
@@ -258,3 +258,7 @@ class WatchStore(Store):
                 if one.number >= known
             ]
         )
+
+
+def _look(number: int, at: str, items: int, answered: int | None, anchors: int | None) -> Look:
+    return Look(number=number, at=at, items=items, answered=answered, anchors=anchors)

@@ -2,7 +2,7 @@
 
 An anchor is asked a little above its flip, where its answer is positive, or a little below, where it is
 negative. Any change of the model moves flips, and so shows in these answers at once. How often they are wrong
-while nothing has changed is found out when the anchors are set up, by asking them in the same random way.
+while nothing has changed is measured when the anchors are set up, by asking them in the same random way.
 
 Which anchor query number k asks depends on k alone, so an interruption changes nothing. No two queries are
 the same, because each has a slightly different common bias: no cache can answer one.
@@ -95,7 +95,7 @@ class Anchors:
         return self.job.question
 
     async def set_up(self, candidates: Sequence[Item], endpoint: Endpoint) -> AnchorSet:
-        """Find the flips of some of these items, and ask around them; what is found is noted.
+        """Find the flips of some of these items, and ask around them; they are noted.
 
         There are no anchors if no item has a flip.
         """

@@ -23,7 +23,7 @@ POLL = 0.5
 """Seconds between two looks into a file that may have grown."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Gathered:
     """What has arrived since the last look, and how far the files were read.
 

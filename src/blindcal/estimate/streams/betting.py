@@ -125,7 +125,7 @@ def anchor_cells(above: IntArray, wrong: IntArray) -> IntArray:
 # Calibration
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CurveClaim:
     """The claim that the reliability curve is ``curve`` at the `EDGES` of the bins, and linear between them.
 

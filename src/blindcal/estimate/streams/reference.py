@@ -51,7 +51,7 @@ class Reference:
 def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, max_shift: float) -> CurveClaim:
     """The curve with a few knots, so that single answers do not weigh too much."""
     values, spread = _at_nodes(table[None])[0], _at_nodes(draws).std(axis=0)
-    claim = CurveClaim(np.interp(EDGES, _NODES, values), np.interp(EDGES, _NODES, spread))
+    claim = CurveClaim(curve=np.interp(EDGES, _NODES, values), width=np.interp(EDGES, _NODES, spread))
     tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]])
     depends = np.stack([np.interp(MID_P, EDGES, one) for one in label_dependence(tables)])
     negatives, positives = of.by_label(draws)
