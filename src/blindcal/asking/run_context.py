@@ -8,7 +8,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
@@ -58,6 +58,12 @@ class RunContext:
         )
 
 
+def _await(finished: Future[Any]) -> None:
+    """Wait for the end, waking up to be interrupted: a signal that another thread receives wakes nobody."""
+    while not finished.done():
+        wait((finished,), timeout=0.2)
+
+
 def blocking(asynchronous: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """The function that runs a coroutine function to its end, in a thread with its own event loop.
 
@@ -83,7 +89,7 @@ def blocking(asynchronous: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T
 
         threading.Thread(target=work, name="blindcal", daemon=True).start()
         try:
-            return finished.result()
+            _await(finished)
         except KeyboardInterrupt:
             loop, stop = started.result()
             with contextlib.suppress(RuntimeError):  # it may just have ended
@@ -91,8 +97,9 @@ def blocking(asynchronous: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T
             stage: Any = kwargs.get("stage")
             if stage is not None and not finished.done():
                 stage("stopping, and keeping what is under way; Ctrl-C again does not wait")
-            finished.exception()  # wait; a second Ctrl-C is raised here
+            _await(finished)  # a second Ctrl-C is raised here
             raise
+        return finished.result()
 
     signature = inspect.signature(asynchronous)
     parameters = [each for name, each in signature.parameters.items() if name != "stop"]
