@@ -35,15 +35,15 @@ import orjson
 import uvloop
 
 import blindcal as bc
+from blindcal.asking.ask_design import ask_design
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
 from blindcal.asking.run_context import RunContext
-from blindcal.asking.sender import ask_design
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import AnswerTable, Message, Request, Round, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 from blindcal.store.run_store import Store

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blindcal.auditing.audit import audit
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import FloatArray, IntArray, Round
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings

@@ -17,7 +17,7 @@ import numpy as np
 from answering import LETTERS, write_choices
 from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import FloatArray, IntArray
 from blindcal.report import page
 from blindcal.results.result import AuditResult

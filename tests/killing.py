@@ -25,7 +25,7 @@ from blindcal.asking import governor
 from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
 from blindcal.errors import StoreError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import Item, Progress
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import ANSWERS_FILE

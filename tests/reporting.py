@@ -21,7 +21,7 @@ from blindcal.methods import estimator_of, make_design, method_of
 from blindcal.probing.findings import Finding, Probe
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
 from blindcal.report import page
-from blindcal.report.sentences import Number, Numbers, Sentence
+from blindcal.report.wording import Number, Numbers, Sentence
 from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle
 from blindcal.simulation.simulate import ask
 

@@ -16,7 +16,7 @@ import pytest
 from blindcal.endpoints import model_file as models
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Message, Request, Targets, Token
 from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, Listener

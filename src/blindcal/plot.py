@@ -21,9 +21,9 @@ from blindcal.estimate.latent.operating import check_costs
 from blindcal.estimate.published.blind import BlindResult
 from blindcal.records import Estimate
 from blindcal.report import plots
-from blindcal.report.sentences import TWO_ANSWERS, Wording, shown_curve, wording_of
 from blindcal.report.style import figure_style, root_figure
 from blindcal.report.style import svg as svg_element
+from blindcal.report.wording import TWO_ANSWERS, Wording, shown_curve, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
 

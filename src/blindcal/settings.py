@@ -24,7 +24,7 @@ from blindcal.field_rules import (
     check_fields,
     rules_of,
 )
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import (
     ASSUMED,

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from blindcal.cli import watch
-from blindcal.cli.watch import AlarmCommand
+from blindcal.cli import alarm_command
+from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.results.watch_result import WatchResult
 from watched_streams import quiet_result
 
@@ -67,7 +67,7 @@ def test_a_command_that_hangs_is_killed_with_all_it_started(
     raised: WatchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the time limit the whole process group ends, whatever signals it ignores."""
-    monkeypatch.setattr(watch, "TIME_LIMIT", 1.0)
+    monkeypatch.setattr(alarm_command, "TIME_LIMIT", 1.0)
     command = "trap '' TERM INT; sleep 300 & echo $! $$ > processes; wait; sleep 300"
     succeeded, (warning,) = run(command, raised)
     assert not succeeded

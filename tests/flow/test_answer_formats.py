@@ -26,7 +26,7 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.errors import BlindcalError, InputError, ReplyError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.scoring.score_items import score_items

@@ -31,7 +31,7 @@ from blindcal.errors import (
 )
 from blindcal.estimate.published.face_value import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.items.score_files import asked_of, read_scores
 from blindcal.prices import Prices

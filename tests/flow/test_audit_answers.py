@@ -209,7 +209,7 @@ def test_the_result_survives_its_file(run: tuple[Path, AuditResult]) -> None:
 
 def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
     """The oracle is the top-label ECE of the logits; other answers and other labels are refused."""
-    from blindcal.items.files import load
+    from blindcal.items.question_files import load
     from blindcal.items.score_files import read_choices
     from blindcal.results.oracle import read_truth
 

@@ -15,7 +15,7 @@ import pytest
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
 from blindcal.items import catalogue
 from blindcal.items.catalogue import SETS, DataSet, HubDataSet, open_items
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.text import listed
 from commanding import blindcal, refusal

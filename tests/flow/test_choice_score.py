@@ -14,7 +14,7 @@ import pytest
 from scipy.special import log_softmax
 
 from blindcal.errors import InputError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.score_files import read_choices
 from blindcal.records import Token
 from blindcal.scoring.score_items import score_items

@@ -16,7 +16,7 @@ from blindcal.asking.limits import Limits
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.planning import shapes
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult

@@ -19,7 +19,7 @@ from blindcal.certifying.decide import CHECKED, DecisionDesign, decide, decide_a
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, ReplyError, UnfitError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import control_spacing
 from blindcal.records import AnswerTable, Reply, Request

@@ -15,7 +15,7 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import INVALID
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result, open_run

@@ -21,7 +21,7 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.probe_endpoint import EndpointProbe, probe
 from blindcal.errors import BlindcalError, InputError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import Progress
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings

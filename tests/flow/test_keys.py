@@ -18,7 +18,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.secrets import Redactor
 from blindcal.errors import EndpointError, FatalError, InputError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import Reply
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpRequest, HttpResponse

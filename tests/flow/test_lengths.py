@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blindcal.asking.ask_design import ask_design
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job
 from blindcal.asking.limits import Limits
 from blindcal.asking.run_context import RunContext
-from blindcal.asking.sender import ask_design
 from blindcal.asking.token_estimate import TokenEstimator, bytes_of
 from blindcal.design import SampledDesign
 from blindcal.endpoints.query_format import TokenQuestion

@@ -16,7 +16,7 @@ import blindcal as bc
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError, UnfitError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.score_files import read_scores
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.answer_counts import of_run, read_counts, write_counts

@@ -153,7 +153,7 @@ def test_what_was_paid_for_is_kept_when_the_files_cannot_be_written(world: World
     (tmp_path / "run" / "answers.csv").mkdir(parents=True)
     text = refusal(blindcal(*world.audit(tmp_path / "run")))
     assert f"{tmp_path / 'run' / 'answers.csv'}: is a folder, not a file" in text
-    assert "every answer is kept, and the same again writes the files and asks nothing" in text
+    assert "every answer is kept; run the same again to write the files, without asking anything" in text
     (tmp_path / "run" / "answers.csv").rmdir()
     asked = world.server.requests
     assert blindcal(*world.audit(tmp_path / "run")).exit_code == 0

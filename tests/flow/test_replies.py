@@ -17,7 +17,7 @@ from blindcal.auditing.audit import audit
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.json_form import DEEPEST, JsonError, read_json
 from blindcal.prices import Prices
 from blindcal.records import Reply

@@ -17,8 +17,8 @@ from blindcal.auditing.audit import audit
 from blindcal.estimate.findings import Curve
 from blindcal.probing.findings import Finding
 from blindcal.records import Estimate, Message, Targets, Token
-from blindcal.report.narrative import headline
 from blindcal.report.page import render, write_page
+from blindcal.report.sentences import headline
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from browsing import CONTRAST, Seen, check_numbers, chromium

@@ -13,9 +13,9 @@ import pytest
 from blindcal import plot
 from blindcal.estimate.findings import NOTHING, AnswerMargins, Curve
 from blindcal.records import Estimate
-from blindcal.report.narrative import headline
 from blindcal.report.page import html, write_page
 from blindcal.report.plots import draw
+from blindcal.report.sentences import headline
 from blindcal.results.result import AuditResult
 from browsing import CONTRAST, Seen, check_numbers, chromium
 from finished_runs import FinishedRuns

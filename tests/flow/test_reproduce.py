@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
-from blindcal.items import files
+from blindcal.items import question_files
 from blindcal.methods import METHODS
 from blindcal.reproduce import page, sources, table
 from blindcal.reproduce.sources import RecordedConfidence, Source
@@ -97,7 +97,7 @@ def test_over_http_and_from_a_file_it_is_the_same_estimate(tmp_path: Path) -> No
     known = sources.read(write_recording(tmp_path))
     items = tmp_path / "set.jsonl"
     write_items(items, list(known.recording.ids), known.labels.tolist())
-    with replay.running(Server(known.recording, files.load(items))) as server:
+    with replay.running(Server(known.recording, question_files.load(items))) as server:
         for method in ("sampling", "latent"):
             settings = Settings(
                 model=known.recording.name,

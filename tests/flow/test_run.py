@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from blindcal.asking.ask_design import RunOutcome, ask_design
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
 from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
 from blindcal.asking.run_context import RunContext
-from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.asking.usability import HOPELESS
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint

@@ -20,7 +20,7 @@ from blindcal.endpoints.verbalized import INSTRUCTION, ask_confidence
 from blindcal.errors import BlindcalError, FatalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run

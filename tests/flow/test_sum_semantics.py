@@ -10,7 +10,7 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import Token
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording

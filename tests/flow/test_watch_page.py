@@ -15,9 +15,9 @@ import pytest
 from blindcal.errors import InputError
 from blindcal.estimate.streams.alarms import SliceAlarm
 from blindcal.records import Estimate
-from blindcal.report.sentences import evidence_text
 from blindcal.report.watch_figures import plot_evidence
 from blindcal.report.watch_page import ADVICE, WATCH_PAGE, look_line, verdicts, write_watch_page
+from blindcal.report.wording import evidence_text
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from browsing import CONTRAST, Seen, check_numbers, chromium
 from watched_streams import quiet_result, watch_result

@@ -18,7 +18,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.items.catalogue import builtin
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.records import FloatArray, Item, Request, Targets
 from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.logprobs import Reader, log_odds

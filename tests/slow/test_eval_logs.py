@@ -14,7 +14,7 @@ from blindcal.endpoints.local_server import Served, ServerSettings, serve
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
 from blindcal.items.eval_logs import LoggedQuestion, item_records
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from commanding import blindcal, refusal

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 import tutorial
-from blindcal.items.files import load
+from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running

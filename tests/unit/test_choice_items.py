@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from blindcal.errors import InputError
 from blindcal.items.answers import parse_answers, read_label
-from blindcal.items.files import Items, load
+from blindcal.items.question_files import Items, load
 from blindcal.items.record_format import RecordFormat
 from blindcal.settings import Settings
 

@@ -12,7 +12,7 @@ import pytest
 import results
 from blindcal.estimate.findings import Curve, OperatingPoint
 from blindcal.records import Estimate
-from blindcal.report.narrative import COMMON, WIDEST, quote
+from blindcal.report.sentences import COMMON, WIDEST, quote
 from reporting import spelled_out
 
 ALL = "It is right 75% of the time (73% to 77%), and 81% confident on average."

@@ -1,7 +1,7 @@
 """Control queries of a run, which show whether the endpoint still does what the probe saw.
 
-A probe is a moment, and a run may take hours. Every so-many-th query carries a control query, which is asked
-and on disk before it. Which ones do, and what they ask, depends on the number of the query alone, so that an
+A probe lasts a moment, a run may last hours. So every n-th query has a control query, which is asked and
+stored before it. Which ones do, and what they ask, depends on the number of the query alone, so that an
 interruption changes nothing. There are two kinds:
 
 - *forced*: the query's item at the largest shift, in one direction. If the bias acts, the answer is known,
@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from blindcal.asking.endpoint_identity import lost_since
-from blindcal.asking.governor import LastWord
+from blindcal.asking.governor import FinalOutcome
 from blindcal.asking.job import Job
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import UnfitError
@@ -156,14 +156,14 @@ class Controls:
         row = None if biases is None else biases[place]
         return cooler.request(messages, float(asked.shifts[place]), 0.0, biases=row)
 
-    def stored(self, control: Control, word: LastWord, answered: int) -> StoredReply:
+    def stored(self, control: Control, final: FinalOutcome, answered: int) -> StoredReply:
         """The reply to a control query, to be stored; by now the run has this number of answers."""
-        assert isinstance(word.outcome, Reply)
+        assert isinstance(final.outcome, Reply)
         about: dict[str, Any] = {"kind": "control", "query": control.carrier, "nth": control.nth}
         body = msgspec.json.encode({"control": control, "after": answered}).decode()
-        return self._job.read(word.outcome, body=body, **about, **word.cost)
+        return self._job.read(final.outcome, body=body, **about, **final.cost)
 
-    def listen(self, reply: StoredReply) -> None:
+    def record(self, reply: StoredReply) -> None:
         """Take a reply that is stored into account; raises `UnfitError` if the bias has stopped acting."""
         answer = _as_answer(reply, len(self._answers))
         self._answers.append(answer)
@@ -182,7 +182,7 @@ class Controls:
             f"{wrong} of {len(forced)} answers that were forced by the largest shift came out wrong. Answers "
             "since then measure nothing; all are kept",
             remedy="find out what changed at the provider and audit again in another folder with {out}; or "
-            "{force} goes on all the same, and the result says so",
+            "{force} continues anyway, and the result says so",
             options={"out": ..., "force": True},
         )
 

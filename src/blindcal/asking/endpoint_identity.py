@@ -2,8 +2,9 @@
 
 A query that is forced by the largest shift has a known answer, whatever the model thinks. One rule tells
 whether the bias still acts, for controls of a run and for the few queries of a check: Page's, with 3% wrong
-answers against 25%. It is an alarm if the log-likelihood ratio, restarted at zero, reaches 8. At a rate of 3%
-that takes more than 10,000 forced queries; where a bias is ignored, half of them are wrong, and ten do.
+answers against 25%. It is an alarm if the log-likelihood ratio, restarted at zero, reaches 8. An
+endpoint that is wrong 3% of the time raises a false alarm only after more than 10,000 forced queries on
+average; one that ignores the bias is wrong half of the time and raises it after about ten.
 """
 
 from __future__ import annotations

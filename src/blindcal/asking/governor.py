@@ -62,8 +62,8 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
-class LastWord:
-    """The last word on a request: a reply, or why there is none that can be used."""
+class FinalOutcome:
+    """The final outcome of a request: a reply, or why there is none that can be used."""
 
     outcome: Reply | EndpointError
     attempts: int
@@ -97,7 +97,7 @@ class Governor:
         self._accepted: Accepted | None = None
         self._reserved: set[Reservation] = set()
         self._settled = asyncio.Event()
-        self._asking = 0  # requests without a last word
+        self._asking = 0  # requests without a final outcome
         self._sending = 0  # requests without a response
         self._responded = asyncio.Event()
         self._halted = asyncio.Event()
@@ -118,7 +118,7 @@ class Governor:
         if limits.max_cost is not None and prices is not None:
             if self._reserved and not self.tokens.answered:
                 return None  # one request first, to learn what it costs
-            costs = [self.tokens.dearest(request, prices) for request in requests]
+            costs = [self.tokens.highest_cost(request, prices) for request in requests]
         if limits.max_queries is not None or limits.max_cost is not None:
             reached = self.limit_reached(sum(request.n for request in requests), sum(costs))
             if reached is not None:
@@ -185,10 +185,10 @@ class Governor:
         """Whether nothing more is to be sent."""
         return self._halted.is_set() or self.run.stop.is_set()
 
-    async def hear(
+    async def ask_until_final(
         self, request: Request, kind: ReplyKind = "design", *, needed: bool = False
-    ) -> LastWord | None:
-        """Send a request until there is a last word on it; ``None`` if it is skipped, or the run ends first.
+    ) -> FinalOutcome | None:
+        """Send a request until its outcome is final; ``None`` if it is skipped, or the run ends first.
 
         A refusal of the item is final. A reply that was served and cannot be used may be bad luck: another
         one is paid for, `REPLY_TRIES` at most. A request that failed too often is skipped. One that is
@@ -199,11 +199,11 @@ class Governor:
             self._active_since = self._now()
         self._asking += 1
         try:
-            return await self._hear(request, kind, needed)
+            return await self._ask_until_final(request, kind, needed)
         finally:
             self._asking -= 1
 
-    async def _hear(self, request: Request, kind: ReplyKind, needed: bool) -> LastWord | None:
+    async def _ask_until_final(self, request: Request, kind: ReplyKind, needed: bool) -> FinalOutcome | None:
         limits = self.run.limits
         tokens = self.tokens.expected(bytes_of(request)) + request.n * request.max_tokens
         attempts, tries, failed, useless = 1, 0, 0, 0
@@ -230,7 +230,7 @@ class Governor:
                 self._answered_at = self._now()
                 useless += 1
                 if needed or error.billed is None or useless == REPLY_TRIES:
-                    return LastWord(error, attempts, 0.0)
+                    return FinalOutcome(error, attempts, 0.0)
                 billed = await self._waste(error, request, kind)
                 delay = backoff(useless, limits.backoff)
             else:
@@ -240,7 +240,7 @@ class Governor:
                 self._note_accepted()
                 reply = self.tokens.count(reply, request)
                 self._rate.correct(reply.prompt_tokens + reply.completion_tokens - tokens)
-                return LastWord(reply, attempts, self._answered_at - sent)
+                return FinalOutcome(reply, attempts, self._answered_at - sent)
             finally:
                 self._sending -= 1
                 self._responded.set()
@@ -307,17 +307,17 @@ class Governor:
         return f"{remedy}; {self._kept}" if self._kept else remedy
 
     async def _waste(self, error: EndpointError, request: Request, kind: ReplyKind) -> bool:
-        """Count and keep what an error cost that is not the last word; returns whether it was billed."""
+        """Count and keep what an error cost that is not final; returns whether it was billed."""
         self.tokens.bill(error, request)
         if error.billed is not None:
-            await self.keep_wasted(LastWord(error, 1, 0.0), kind)
+            await self.keep_wasted(FinalOutcome(error, 1, 0.0), kind)
         return error.billed is not None
 
-    async def keep_wasted(self, word: LastWord, kind: ReplyKind) -> None:
+    async def keep_wasted(self, final: FinalOutcome, kind: ReplyKind) -> None:
         """Count and keep what a reply cost that leads to no outcome."""
-        if isinstance(word.outcome, EndpointError) and word.outcome.billed is None:
+        if isinstance(final.outcome, EndpointError) and final.outcome.billed is None:
             return
-        wasted = StoredReply(kind=kind, outcome=False, **(word.cost | {"attempts": 1}))
+        wasted = StoredReply(kind=kind, outcome=False, **(final.cost | {"attempts": 1}))
         self.paid += usage_of([wasted])
         if self._store is not None:
             await self._store.save(wasted)
@@ -395,30 +395,31 @@ class GovernedEndpoint:
             raise self._too_low(reserved, request)
         replies: tuple[StoredReply, ...] = ()
         try:
-            word = await self._unless_stopped(governor.hear(request, "probe", needed=True))
-            if word is None:
+            final = await self._unless_stopped(governor.ask_until_final(request, "probe", needed=True))
+            if final is None:
                 if (reached := governor.limit_reached()) is not None:
                     raise self._too_low(reached, request)
                 raise NotIdentifiedError(
-                    f"stopped during {self._for_what}", remedy="nothing is lost, the same again goes on"
+                    f"stopped during {self._for_what}",
+                    remedy="nothing is lost; run the same again to continue",
                 )
-            outcome = word.outcome
+            outcome = final.outcome
             assert isinstance(outcome, Reply | ReplyError)
-            replies = (_encoded(word, key, nth),)
+            replies = (_encoded(final, key, nth),)
         finally:
             governor.settle(reserved[0], *replies)
         if self._store is not None:
             await self._store.save(*replies)
         return outcome
 
-    async def _unless_stopped(self, hearing: Coroutine[Any, Any, LastWord | None]) -> LastWord | None:
-        """Wait for the last word on a request; if the run is stopped meanwhile, not for long."""
+    async def _unless_stopped(self, asking: Coroutine[Any, Any, FinalOutcome | None]) -> FinalOutcome | None:
+        """Wait for the final outcome of a request; if the run is stopped meanwhile, not for long."""
         stop = self._governor.run.stop
-        tasks = hearing_task, _ = asyncio.ensure_future(hearing), asyncio.ensure_future(stop.wait())
+        tasks = asking_task, _ = asyncio.ensure_future(asking), asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({hearing_task}, timeout=_GRACE)
-            return hearing_task.result() if hearing_task.done() else None
+            await asyncio.wait({asking_task}, timeout=_GRACE)
+            return asking_task.result() if asking_task.done() else None
         finally:
             for task in tasks:
                 task.cancel()
@@ -427,7 +428,9 @@ class GovernedEndpoint:
         governor, cost = self._governor, ""
         if stopped.limit == "max_cost" and governor.run.prices is not None:
             prices, asked = governor.run.prices, governor.paid.served
-            each = prices.cost(governor.paid) / asked if asked else governor.tokens.dearest(request, prices)
+            each = (
+                prices.cost(governor.paid) / asked if asked else governor.tokens.highest_cost(request, prices)
+            )
             cost = f", ${each * self._expected:.2g}"
         takes = f"which takes about {self._expected} queries{cost}"
         return LimitTooLowError(
@@ -442,9 +445,9 @@ class GovernedEndpoint:
         await self._governor.endpoint.close()
 
 
-def _encoded(word: LastWord, key: int, nth: int) -> StoredReply:
+def _encoded(final: FinalOutcome, key: int, nth: int) -> StoredReply:
     """A reply to keep, or the error of one: a refusal counts as a query only if it was billed."""
-    outcome = word.outcome
+    outcome = final.outcome
     if isinstance(outcome, Reply):
         queries, text, body = outcome.usage.queries, outcome.text, msgspec.json.encode(outcome)
     else:
@@ -453,7 +456,7 @@ def _encoded(word: LastWord, key: int, nth: int) -> StoredReply:
         body = msgspec.json.encode({"error": outcome.message, "billed": outcome.billed, **about})
     about_query: dict[str, Any] = {"kind": "probe", "query": key, "nth": nth, "queries": queries}
     return StoredReply(
-        text=printable(text), body=body.decode(), **about_query, **(word.cost | {"attempts": 1})
+        text=printable(text), body=body.decode(), **about_query, **(final.cost | {"attempts": 1})
     )
 
 

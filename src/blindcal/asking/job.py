@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.asking.governor import LastWord
+from blindcal.asking.governor import FinalOutcome
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
 from blindcal.records import (
     INVALID,
@@ -86,17 +86,17 @@ class Job:
             **stored,
         )
 
-    def outcomes(self, queries: Sequence[int], word: LastWord, choices: int | None) -> list[StoredReply]:
+    def outcomes(self, queries: Sequence[int], final: FinalOutcome, choices: int | None) -> list[StoredReply]:
         """What to store for the queries of one request; a reply may have fewer answers than were asked for.
 
         What the request cost is stored with the first. Without a usable reply, all are invalid, and their
         text is the reason.
         """
-        paid = [word.cost, *[{"attempts": 0}] * (len(queries) - 1)]
-        outcome = word.outcome
+        paid = [final.cost, *[{"attempts": 0}] * (len(queries) - 1)]
+        outcome = final.outcome
         if isinstance(outcome, Reply):
             answers = zip(queries, paid, (outcome, *outcome.further), strict=False)
-            seconds = round(word.seconds, 4)
+            seconds = round(final.seconds, 4)
             return [
                 self.read(reply, choices, query=query, seconds=seconds, **cost)
                 for query, cost, reply in answers

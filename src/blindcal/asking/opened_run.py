@@ -20,7 +20,7 @@ from blindcal.errors import FileError
 from blindcal.store.run_store import RUN_FILE, Store
 
 StoreT = TypeVar("StoreT", bound=Store)
-KEPT = "every answer so far is kept, and the same again goes on from there"
+KEPT = "every answer so far is kept; run the same again to continue"
 
 
 @contextlib.asynccontextmanager
@@ -63,5 +63,5 @@ def answers_kept() -> Iterator[None]:
     try:
         yield
     except FileError as error:
-        kept = "every answer is kept, and the same again writes the files and asks nothing"
+        kept = "every answer is kept; run the same again to write the files, without asking anything"
         raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error

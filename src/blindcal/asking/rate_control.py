@@ -13,7 +13,7 @@ START = 32  # queries at once; a local model queues them, a service hardly notic
 SETTLE = 0.1  # seconds; a rate measured over less is noise
 COOLING = 1.0  # seconds between two cuts of the limit: where single requests fail, they fail all the time
 LONGEST_PAUSE = 20.0  # seconds, unless the server asks for more
-HARMLESS = 8  # failures in a row: a service that is well refuses a request now and then
+HARMLESS = 8  # failures in a row: a healthy service refuses a request now and then
 
 
 class ConcurrencyControl:

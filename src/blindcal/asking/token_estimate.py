@@ -64,7 +64,7 @@ class TokenEstimator:
         """Expected tokens of a prompt of ``size`` bytes."""
         return size * self.tokens / self.size if self.tokens and self.size else size / CHARACTERS_A_TOKEN
 
-    def dearest(self, request: Request, prices: Prices) -> float:
+    def highest_cost(self, request: Request, prices: Prices) -> float:
         """The most that a request may cost; some endpoints bill the prompt once for each answer."""
         size = bytes_of(request)
         mean = self.tokens / max(1, self.answered)  # some endpoints add their own prompt

@@ -4,9 +4,9 @@ That single items have none is everyday: content filters refuse some prompts, an
 Asking on is useless only if *no* item has a usable reply any more. To tell, outcomes are judged in the order
 of asking. This order is random and the same whenever a run is continued, so it matters neither how often a
 run was stopped nor in which order replies arrive, and outcomes of earlier calls count like new ones. After
-`HOPELESS` unusable ones in a row the endpoint is in doubt. Then the sender asks an item again that had a
-usable reply: if it has one now, it is the items that are refused, and the run goes on. If not, or if no item
-ever had one, the run ends, and the outcomes of the last row are forgotten: these queries are asked again once
+`HOPELESS` unusable ones in a row the endpoint is in doubt. Then an item is asked again that had a usable
+reply: if it has one now, it is the items that are refused, and the run goes on. If not, or if no item had
+one ever, the run ends, and the outcomes of the last streak are discarded: these queries are asked again once
 the cause is mended.
 """
 
@@ -35,7 +35,7 @@ class Usability:
         become[np.isin(order, unusable)] = _UNUSABLE
         self._become = bytearray(become.astype(np.uint8))
         self._judged = 0  # everything before this place has an outcome
-        self._row = 0  # unusable outcomes in a row before it
+        self._streak = 0  # unusable outcomes in a row before it
         self._advance()
 
     def note(self, query: int, usable: bool | None) -> bool:
@@ -43,11 +43,11 @@ class Usability:
         become = _SKIPPED if usable is None else _USABLE if usable else _UNUSABLE
         self._become[self._places[query - self._first]] = become
         self._advance()
-        return usable is False and self._row >= HOPELESS
+        return usable is False and self._streak >= HOPELESS
 
     def clear(self) -> None:
-        """End the row: the endpoint has been found to work."""
-        self._row = 0
+        """End the streak: the endpoint works."""
+        self._streak = 0
 
     @property
     def usable(self) -> int | None:
@@ -56,10 +56,10 @@ class Usability:
         return None if place < 0 else int(self._order[place])
 
     @property
-    def row_begins(self) -> int:
-        """The place at which the last row of unusable outcomes begins."""
+    def streak_begins(self) -> int:
+        """The place at which the last streak of unusable outcomes begins."""
         place = self._judged
-        for _ in range(self._row):
+        for _ in range(self._streak):
             place = self._become.rindex(_UNUSABLE, 0, place)
         return place
 
@@ -72,4 +72,4 @@ class Usability:
         while self._judged < len(self._become) and (become := self._become[self._judged]) != _OPEN:
             self._judged += 1
             if become != _SKIPPED:
-                self._row = self._row + 1 if become == _UNUSABLE else 0
+                self._streak = self._streak + 1 if become == _UNUSABLE else 0

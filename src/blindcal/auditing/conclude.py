@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.ask_design import RunOutcome
 from blindcal.asking.opened_run import answers_kept
-from blindcal.asking.sender import RunOutcome
 from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import ReadyAudit
 from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.evidence import Evidence, estimate, measures
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.errors import InputError
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.records import IntArray
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store

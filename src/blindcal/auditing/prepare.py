@@ -27,7 +27,7 @@ from blindcal.endpoints.query_format import (
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
 from blindcal.errors import InputError, UnfitError
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make_design
 from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
@@ -361,7 +361,7 @@ def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> Un
         )
     cannot = "is not auditable" if probed.verdict == "not auditable" else f"cannot be audited by {method}"
     options: dict[str, object] = {"force": True}
-    remedies = ["{force} goes on all the same; the estimates may mean nothing"]
+    remedies = ["{force} continues anyway; the estimates may mean nothing"]
     if no_ids:
         options["tokenizer"] = ...
         remedies.insert(0, "{tokenizer} tells the token ids, without which thresholds cannot be tried")
@@ -370,7 +370,7 @@ def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> Un
         remedies.insert(0, "use {method}")
     elif method != AUTO and METHODS[method].way != "thresholds":
         options["method"] = AUTO
-        remedies.insert(0, "{method} uses what fits")
+        remedies.insert(0, "{method} chooses a method that this endpoint allows")
     if probed.within_clamp:
         options |= probed.within_clamp
         remedies.insert(0, "run it again with {offset} and {limit}")

@@ -14,7 +14,7 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.methods import METHODS, Method
 from blindcal.probing.findings import Probe
 from blindcal.records import AnswerFormat, Targets

@@ -8,7 +8,7 @@ from blindcal.asking.controls import ControlAnswer, bias_lost, stored_controls
 from blindcal.asking.job import asking_order, request_numbers
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, drift_test, estimate_noise, forced_noise
 from blindcal.records import INVALID, PLAIN, AnswerTable, IntArray, Round
-from blindcal.report.narrative import with_sentences
+from blindcal.report.sentences import with_sentences
 from blindcal.results.result import ServerName, Steadiness
 from blindcal.store.run_store import UNASKED, AnswerArray, Store
 

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from blindcal.asking.ask_design import RunOutcome, ask_design
 from blindcal.asking.controls import Controls
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
 from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
 from blindcal.asking.opened_run import opened_run
 from blindcal.asking.run_context import RunContext, blocking
-from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
@@ -233,7 +233,7 @@ class _Certification:
             raise self._stopped(stopped)
         if stopped is not None:
             why = printable(stopped.reason)
-            self.tell(f"{why}: what has passed by now counts, and the same again goes on")
+            self.tell(f"{why}: what has passed by now counts; run the same again to continue")
         reuse, design = self._reuse(), self._design
         states = design.states(outcome.answered, reuse)
         sides = {state.side.name: certified for state in states if (certified := _certified(state))}

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.ask_design import RunOutcome, ask_design
 from blindcal.asking.controls import Controls, bias_lost, stored_controls
 from blindcal.asking.endpoint_identity import NAMELESS, ask_forced, bias_ignored, name_in, unknown_names
 from blindcal.asking.governor import GovernedEndpoint, Governor
@@ -28,7 +29,6 @@ from blindcal.asking.job import Job
 from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, blocking
-from blindcal.asking.sender import RunOutcome, ask_design
 from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepared import Prepared
@@ -37,7 +37,7 @@ from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.methods import control_spacing
 from blindcal.prices import Prices
 from blindcal.probing.bias_checks import IRRESISTIBLE

@@ -16,7 +16,7 @@ from blindcal.cli import options
 from blindcal.cli.console import print_stage, print_table
 from blindcal.errors import InputError
 from blindcal.field_rules import rules_of
-from blindcal.items import catalogue, files
+from blindcal.items import catalogue, question_files
 from blindcal.items.record_format import RecordFormat
 from blindcal.json_form import json_line
 from blindcal.text import listed, printable
@@ -67,7 +67,7 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
     given = {name: value for name, value in chosen.items() if value is not None}
     reading = RecordFormat(**{**given, **changed})
     if name == catalogue.BUILTIN:
-        items = files.collect(
+        items = question_files.collect(
             name, catalogue.builtin(n or catalogue.BUILTIN_SIZE), reading, keep_records=True
         )
     else:

@@ -9,7 +9,7 @@ from blindcal.estimate.findings import Part
 from blindcal.evidence import FEW_ITEMS
 from blindcal.records import level_percent
 from blindcal.report.page import PAGE_FILE
-from blindcal.report.sentences import few_groups, item_count, percent
+from blindcal.report.wording import few_groups, item_count, percent
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import ANSWERS_FILE
 from blindcal.store.run_store import RUN_FILE

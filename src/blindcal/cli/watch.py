@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +11,7 @@ import click
 from blindcal.asking.limits import Limits
 from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.cli import options
+from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field, print_stage
 from blindcal.errors import BlindcalError
 from blindcal.prices import Prices
@@ -30,9 +24,6 @@ from blindcal.text import printable
 from blindcal.watching.watch import EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
-TIME_LIMIT = 60.0
-"""Seconds after which the command of an alarm is killed."""
-_STANDARD_ERROR = 2  # where that command prints: standard output has the looks
 
 
 @click.command("watch")
@@ -204,50 +195,6 @@ class LookOutputs:
     def warn(self, text: str) -> None:
         """Print a warning, also with ``quiet``."""
         self._message(f"warning: {text}")
-
-
-class AlarmCommand:
-    """Runs a shell command with a look as JSON on its standard input; a failure is a warning."""
-
-    def __init__(self, command: str, warn: Callable[[str], None]) -> None:
-        self._command, self._warn = command, warn
-        self._running: Process | None = None
-
-    async def __call__(self, result: WatchResult) -> bool:
-        """Run the command, and return whether it succeeded."""
-        problem = await self._problem(result.to_json() + b"\n")
-        if problem is not None:
-            self._warn(f"the command of --on-alarm {problem}; the next look runs it again")
-        return problem is None
-
-    async def _problem(self, look: bytes) -> str | None:
-        """Run the command; returns how it failed, if it did."""
-        try:
-            process = await asyncio.create_subprocess_shell(
-                self._command, stdin=PIPE, stdout=_STANDARD_ERROR, start_new_session=True
-            )
-        except OSError as error:
-            return f"could not be run ({error.strerror})"
-        self._running = process
-        try:
-            async with asyncio.timeout(TIME_LIMIT):
-                await process.communicate(look)
-        except TimeoutError:
-            self.kill()
-            await process.wait()
-            return f"was killed after {TIME_LIMIT:g} s"
-        finally:
-            self._running = None
-        status = process.returncode or 0
-        if status < 0:
-            return f"was ended by {signal.Signals(-status).name}"
-        return f"failed with exit status {status}" if status else None
-
-    def kill(self) -> None:
-        """Kill the command, if it is running, and every process that it started in its group."""
-        if self._running is not None and sys.platform != "win32":
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._running.pid, signal.SIGKILL)
 
 
 def _print_end(result: WatchResult) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items import inspect_logs, lm_eval_logs
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, json_list
-from blindcal.items.files import Items, collect, load
+from blindcal.items.question_files import Items, collect, load
 from blindcal.items.record_files import READERS, Record, plain, read_records
 from blindcal.items.record_format import WORDS_FIELD, RecordFormat
 from blindcal.text import listed, printable

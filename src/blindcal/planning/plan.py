@@ -16,7 +16,7 @@ from blindcal.endpoints.verbalized import INSTRUCTION, ask_confidence
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.methods import METHODS, SIMULABLE, count_controls, count_queries, method_of
 from blindcal.planning.forecast import half_width
 from blindcal.planning.shapes import DEFAULT, Shape, preset

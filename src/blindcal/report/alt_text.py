@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, Curve, OperatingPoint, Part
 from blindcal.estimate.streams.alarms import EvidencePath
 from blindcal.records import Estimate
-from blindcal.report.sentences import TWO_ANSWERS, Wording, evidence_text, gap_text
+from blindcal.report.wording import TWO_ANSWERS, Wording, evidence_text, gap_text
 from blindcal.text import listed, printable
 
 _CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)

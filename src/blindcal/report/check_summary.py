@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from blindcal.records import Estimate, level_percent
-from blindcal.report.sentences import item_count
+from blindcal.report.wording import item_count
 from blindcal.results.check import CheckOutcome, CheckResult, Verdict
 from blindcal.results.result import AuditResult
 from blindcal.text import printable

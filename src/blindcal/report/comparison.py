@@ -9,7 +9,7 @@ from blindcal.estimate.latent.paired import Difference
 from blindcal.evidence import FEW_ITEMS
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
-from blindcal.report.sentences import item_count, shown_curve, wording_of
+from blindcal.report.wording import item_count, shown_curve, wording_of
 from blindcal.results.compare import RunComparison
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run

@@ -16,8 +16,8 @@ from blindcal.estimate.findings import CostCurve
 from blindcal.evidence import FEW_ITEMS
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
-from blindcal.report import narrative
-from blindcal.report.sentences import (
+from blindcal.report import sentences
+from blindcal.report.wording import (
     TWO_ANSWERS,
     Number,
     Numbers,
@@ -63,12 +63,12 @@ def render(result: AuditResult) -> str:
         # whether the options were shown in a random order, and whether they are numbered A, B, C, ...
         permuted=result.settings.get("permute") is not None,
         lettered="".join(result.answers) == ascii_uppercase[: len(result.answers)],
-        headline=narrative.headline(result),
+        headline=sentences.headline(result),
         only_label=one_label(result),
         few_items=FEW_ITEMS,
         few_groups=few_groups(result),
         all_answers=all_answers(result).path,
-        alpha=narrative.ALPHA,
+        alpha=sentences.ALPHA,
         tested=any(part.calibrated_pvalue is not None for part in result.parts),
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words
         shifted=not result.answers and METHODS[result.method].biased and result.semantics in ("pair", "max"),

@@ -22,7 +22,6 @@ from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
 from blindcal.records import Estimate, FloatArray, level_percent
 from blindcal.report import alt_text
-from blindcal.report.sentences import TWO_ANSWERS, Wording, shown_curve, wording_of
 from blindcal.report.style import (
     DASHES,
     FAINT,
@@ -40,6 +39,7 @@ from blindcal.report.style import (
     svg,
     text_width,
 )
+from blindcal.report.wording import TWO_ANSWERS, Wording, shown_curve, wording_of
 from blindcal.results.result import AuditResult
 from blindcal.text import printable
 

@@ -1,295 +1,317 @@
-"""Words, sentences and numbers on a page, each number tied to its place in result.json or watch.json.
+"""The headline of a result, and what the steadiness of its endpoint means, in sentences.
 
-A sentence is in pieces: text, and numbers that are looked up when shown. A number is named by a *path* such
-as ``bins.3.gap.low``; ``1-path`` and ``path+path`` also work. It is written as a ``<data>`` element with the
-path and the full value, so that readers can check it against the file.
+The headline begins with how often the model is right where it is confident: "When it says “Yes” with at least
+90% confidence, as it does for 34% of the questions, it is right 78% of the time (74% to 82%)." The sentence
+is about all answers from a confidence up, not about one point of the curve: a point at the edge of where a
+model answers may be far off, and hardly any answer is there. The confidence is the highest round one that is
+common, and whose interval is narrow; of two answers, the more frequent one is quoted. If there is none, the
+sentence is about all answers: how often they are right, and how confident the model is on average.
+
+No sentence claims more than the estimates support: an interval that contains zero gives no direction,
+methods without intervals are said to have none, and nothing is claimed that was not measured.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from string import Formatter
-from typing import Any, TypeAlias
-
-import msgspec
-from markupsafe import Markup
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from blindcal.estimate.findings import Curve
-from blindcal.estimate.streams.alarms import AlarmName
-from blindcal.evidence import FEW_GROUPS
-from blindcal.records import Estimate, level_percent
-from blindcal.results.result import AnswerCounts, AuditResult
-from blindcal.results.watch_result import WatchResult
+from blindcal.records import Estimate
+from blindcal.report.wording import (
+    Number,
+    Sentence,
+    least_confidence,
+    one_label,
+    sentence,
+    valid_answers,
+    word,
+    wording_of,
+)
+from blindcal.results.result import AuditResult, Steadiness
 
-UNKNOWN = "\N{EN DASH}"
-MINUS = "\N{MINUS SIGN}"
-_PLAIN = math.log(1e6)  # evidence above this is written as a power of ten
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number to show: its path, and its format in `FORMS`."""
-
-    path: str
-    form: str = "percent"
-
-
-def percent(value: float) -> str:
-    """A share in per cent: one decimal, two below one per cent."""
-    digits = 1 if abs(value) >= 0.00995 or value == 0 else 2
-    if 0 < abs(value) < 0.00005:
-        return "below 0.01%"
-    return f"{abs(value):.{digits}%}"
+ALPHA = 0.05
+END = 0.95
+QUOTED = (END, 0.9, 0.8, 0.7, 0.6)  # round confidences, the most informative first
+COMMON = 1 / 3  # share of the items that must have at least a confidence for it to be quoted
+NOTABLE = 0.1  # share that is mentioned
+WIDEST = 0.2  # no sentence quotes a wider interval
+LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
+TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
+NEAR = 0.015  # a stretch that starts this near to the lowest confidence is described without a lower end
 
 
-def signed(value: float) -> str:
-    """A difference in percentage points, with its sign."""
-    points = round(value * 100, 1)
-    return f"{MINUS if points < 0 else '+' if points > 0 else ''}{abs(points):.1f}"
+def headline(result: AuditResult) -> tuple[Sentence, ...]:
+    """The audit in one to three sentences."""
+    if result.ece.value is None:
+        return (_nothing(result),)
+    return tuple(filter(None, (quote(result), _error(result), _verdict(result))))
 
 
-def pvalue(value: float) -> str:
-    """A p-value, down to "below 0.001"."""
-    return "below 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+def _nothing(result: AuditResult) -> Sentence:
+    words = wording_of(result).asked_for
+    template = f"Its calibration error could not be estimated: only {{valid}} answers were {words}, too few."
+    if not result.counts.valid:
+        none = "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
+        template = f"{none}{words}."
+    return sentence(template, valid=valid_answers(result), **_words(result))
 
 
-def duration(value: float) -> str:
-    """Seconds in the unit that a person would use."""
-    if value < 120:
-        return f"{value:.1f} s"
-    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+def _words(result: AuditResult) -> dict[str, str]:
+    """The answer words, by their names in templates."""
+    return {"yes": word(result, "positive"), "no": word(result, "negative")}
 
 
-def decimal(value: float, digits: int) -> str:
-    """A plain number with a typographic minus sign, and none before zero."""
-    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
-
-
-OBSERVED: dict[AlarmName, str] = {
-    "endpoint": "repeated queries",
-    "questions": "answers",
-    "calibration": "labelled answers",
-}
-"""The observations of each alarm of a watch."""
-
-
-def evidence_text(log_evidence: float) -> str:
-    """An e-value, given its natural logarithm: ``0.37``, ``25.1``, ``10^12``."""
-    if log_evidence > _PLAIN:
-        return f"10^{log_evidence / math.log(10):.0f}"
-    value = math.exp(log_evidence)
-    return "below 0.001" if value < 0.001 else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
-
-
-def gap_text(gap: Estimate) -> str:
-    """A gap in percentage points, with its interval: ``+8.1 points (+2.0 to +14.2)``."""
-    if gap.value is None:
-        return "not known yet"
-    between = f" ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})" if gap.has_interval else ""  # type: ignore[operator]
-    return f"{100 * gap.value:+.1f} points{between}"
-
-
-FORMS: dict[str, Callable[[Any], str]] = {
-    "percent": percent,
-    "whole": lambda value: f"{value:.0%}",
-    "level": level_percent,
-    "signed": signed,
-    "pvalue": pvalue,
-    "count": lambda value: f"{value:,}",
-    "dollars": lambda value: f"${value:,.4f}",
-    "seconds": duration,
-    "two": lambda value: decimal(value, 2),
-    "three": lambda value: decimal(value, 3),
-    "four": lambda value: decimal(value, 4),
-    "points": lambda value: decimal(100 * value, 1),
-    "short": lambda value: f"{value:g}".replace("-", MINUS),
-    "mean": lambda value: f"{value:.3g}",
-    "digits": str,
-}
-
-
-class Numbers:
-    """The numbers of one result, by path."""
-
-    def __init__(self, result: AuditResult | WatchResult) -> None:
-        self._tree = msgspec.to_builtins(result)
-
-    def value(self, path: str) -> Any:
-        """The value at a path; ``None`` if the result has none."""
-        name, _, key = path.partition(".")
-        if isinstance(named := self._tree.get(name), dict) and key in named:
-            return named[key]  # the key may be any text
-        if "+" in path:
-            return sum(self.value(each) for each in path.split("+"))
-        if path.startswith("1-"):
-            rest = self.value(path[2:])
-            return None if rest is None else 1 - rest
-        value = self._tree
-        for step in path.split("."):
-            if value is None:
-                return None
-            value = value[int(step)] if isinstance(value, list | tuple) else value.get(step)
-        return value
-
-    def show(self, path: str, form: str = "percent") -> Markup:
-        """One number as an HTML element, or a dash if it is unknown."""
-        value = self.value(path)
-        if value is None:
-            return Markup('<span class="none" title="unknown">{}</span>').format(UNKNOWN)
-        return Markup('<data value="{}" data-path="{}" data-form="{}">{}</data>').format(
-            repr(value), path, form, FORMS[form](value)
+def _error(result: AuditResult) -> Sentence:
+    if result.ece.has_interval:
+        return sentence(
+            "Its calibration error is {ece.value} ({ece.level:level} interval: {ece.low} to {ece.high})."
         )
-
-    def between(self, path: str, form: str = "percent") -> Markup:
-        """The interval of an estimate, in parentheses; empty if it has none."""
-        low, high = f"{path}.low", f"{path}.high"
-        if self.value(low) is None or self.value(high) is None:
-            return Markup("")
-        return Markup('<span class="between">({} to {})</span>').format(
-            self.show(low, form), self.show(high, form)
-        )
-
-    def estimate(self, path: str, form: str = "percent") -> Markup:
-        """An estimate with its interval."""
-        return (self.show(f"{path}.value", form) + Markup(" ") + self.between(path, form)).strip()
+    return sentence(
+        "Its calibration error is estimated at {ece.value}. This method gives no interval, so the effect of "
+        "chance is unknown."
+    )
 
 
-Piece: TypeAlias = str | Number
-Sentence: TypeAlias = tuple[Piece, ...]
+# How often the model is right where it is confident
 
 
-def word(result: AuditResult, side: str) -> str:
-    """The answer word of a side, from the settings or else the targets."""
-    tokens = result.targets.positive if side == "positive" else result.targets.negative
-    return str(result.settings.get(side) or (tokens[0].text.strip() if tokens else side))
+def quote(result: AuditResult) -> Sentence | None:
+    """The sentence, unless too little is known for one."""
+    if (side := one_label(result)) is not None:
+        return _quote_label(result, side)
+    return _quote_tail(result) or _quote_all(result)
 
 
-def sentence(template: str, **pieces: Piece) -> Sentence:
-    """Split a template: ``{name}`` is one of ``pieces``, any other ``{path:form}`` is a number."""
-    parts: list[Piece] = []
-    for text, path, form, _ in Formatter().parse(template):
-        parts.append(text)
-        if path is not None:
-            parts.append(pieces[path] if path in pieces else Number(path, form or "percent"))
-    return tuple(parts)
+def _sides(result: AuditResult) -> tuple[str, ...]:
+    """The sides of one half on which a model can be confident: both for two answers, else the upper one."""
+    return ("positive",) if result.answers else ("positive", "negative")
 
 
-def item_count(counts: AnswerCounts) -> str:
-    """The number of items that the estimates are about; of a stopped run also that of all: "420 of 3,000"."""
-    whole = f" of {counts.items + counts.unanswered:,}" if counts.unanswered else ""
-    return f"{counts.items:,}{whole}"
-
-
-def few_groups(result: AuditResult) -> bool:
-    """Whether the items are in so few groups that the intervals say little."""
-    groups = result.counts.groups
-    return groups is not None and groups < FEW_GROUPS and result.ece.has_interval
-
-
-def valid_answers(result: AuditResult) -> Number:
-    """The number of valid answers."""
-    each = "+".join(f"counts.each.{k}" for k in range(len(result.counts.each)))
-    return Number(each or "counts.positive+counts.negative", "count")
-
-
-def all_answers(result: AuditResult) -> Number:
-    """The number of answers, valid or not."""
-    return Number(f"{valid_answers(result).path}+counts.invalid", "count")
-
-
-def one_label(result: AuditResult) -> str | None:
-    """The label of all items, if they all have the same one of two."""
-    if result.answers:
+def _quote_label(result: AuditResult, side: str) -> Sentence | None:
+    """If all items have the same label: how often the model gives the correct answer."""
+    if result.accuracy.value is None:
         return None
-    return {0: "negative", result.counts.items: "positive"}.get(result.counts.positive_labels)
-
-
-# With two answers, the confidence is the probability of the positive one; with more, it is that of the answer
-# given (METHOD 8). What the page alone says is in its templates.
+    right = "The correct answer to every question is “{word}”. It gets {accuracy.value} right"
+    interval = " ({accuracy.low} to {accuracy.high})" if result.accuracy.has_interval else ""
+    return sentence(f"{right}{interval}.", word=word(result, side))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
-    """The words for the confidence, for what is observed, and for decisions by a threshold.
+class Tail:
+    """The answers of one side from a confidence up: their share of all items, and how often they are right.
 
-    ``confidence``, ``share`` and ``threshold`` are the names of axes, and ``observed`` is the ``share`` in a
-    sentence. ``sides`` are the two kinds of items in the distribution of the confidence, as the figure names
-    them, ``of_sides`` in a sentence, and ``missing`` if there are none. ``errors`` are the two wrong
-    decisions; the one that a higher threshold avoids comes first. ``rates`` are the fields of an
-    `OperatingPoint` to draw, with their names, and ``decided`` is a sentence about two of them, by their
-    fields. In ``asked_for``, ``{yes}`` and ``{no}`` are the answer words.
+    ``row`` is that of the operating point which decides so, ``confidence`` the round number.
     """
 
-    several: bool
-    confidence: str
-    share: str
-    observed: str
-    threshold: str
-    sides: tuple[str, str]
-    of_sides: tuple[str, str]
-    missing: tuple[str, str]
-    side_share: str
-    distribution: str
-    errors: tuple[str, str]
-    rates: tuple[tuple[str, str], ...]
-    decisions: str
-    decided: str
-    asked_for: str
+    side: str
+    confidence: float
+    share: float
+    right: Estimate
+    row: int
+
+    def number(self, name: str) -> Number:
+        """A number of the operating point, seen from this side."""
+        flip = "" if self.side == "positive" else "1-"
+        return Number(f"{flip}operating.{self.row}.{name}", "whole")
+
+    def quoted(self) -> Sentence:
+        """How often they are right, with the interval."""
+        path = f"operating.{self.row}.{'precision' if self.side == 'positive' else 'negative_precision'}"
+        value, low, high = (Number(f"{path}.{end}", "whole") for end in ("value", "low", "high"))
+        return (value, " of the time (", low, " to ", high, ")")
 
 
-TWO_ANSWERS = Wording(
-    several=False,
-    confidence="confidence: P(positive)",
-    share="share with a positive label",
-    observed="share of positive labels",
-    threshold="threshold on P(positive)",
-    sides=("label positive", "label negative"),
-    of_sides=("positive items", "negative items"),
-    missing=("no items with a positive label", "no items with a negative label"),
-    side_share="share of the label's items",
-    distribution="Distribution of the confidence for items with a positive and with a negative label",
-    errors=("false positive", "false negative"),
-    rates=(("precision", "precision"), ("recall", "recall"), ("accuracy", "accuracy")),
-    decisions="Precision, recall and accuracy at each threshold",
-    decided="precision is {precision:.0%} and recall is {recall:.0%}",
-    asked_for="“{yes}” or “{no}”",
-)
-TOP_LABEL = Wording(
-    several=True,
-    confidence="confidence in the answer given",
-    share="share of right answers",
-    observed="share of right answers",
-    threshold="threshold on the confidence",
-    sides=("right answers", "wrong answers"),
-    of_sides=("right answers", "wrong answers"),
-    missing=("no right answers", "no wrong answers"),
-    side_share="share of these answers",
-    distribution="Distribution of the confidence in right and in wrong answers",
-    errors=("wrong answer", "withheld right answer"),
-    rates=(("precision", "right, of those answered"), ("positive_rate", "answered")),
-    decisions="Share of right answers, and share of questions answered, at each threshold",
-    decided="{positive_rate:.0%} are answered, and {precision:.0%} of these answers are right",
-    asked_for="one of those asked for",
-)
+def tail_of(result: AuditResult, side: str, confidence: float, least: float = NOTABLE) -> Tail | None:
+    """The answers of a side from a confidence up, unless they are too few or their interval is too wide."""
+    yes = side == "positive"
+    at = confidence if yes else 1 - confidence
+    for row, point in enumerate(result.operating):
+        if abs(point.threshold - at) < 1e-6 and (rate := point.positive_rate.value) is not None:
+            share = rate if yes else 1 - rate
+            right = point.precision if yes else point.negative_precision
+            if share >= least and right.has_interval and 2 * right.half_width <= WIDEST:
+                return Tail(side=side, confidence=confidence, share=share, right=right, row=row)
+    return None
 
 
-def wording_of(result: AuditResult) -> Wording:
-    """The words for a result."""
-    return TOP_LABEL if result.answers else TWO_ANSWERS
+def quoted_tail(result: AuditResult) -> Tail | None:
+    """The answers that the sentence is about; ``None`` if it is about all answers."""
+    for confidence in QUOTED:
+        tails = [tail for side in _sides(result) if (tail := tail_of(result, side, confidence, COMMON))]
+        if tails:
+            return max(tails, key=lambda tail: tail.share)
+    return None
 
 
-def least_confidence(result: AuditResult) -> float:
-    """The lowest confidence that an item can have: the likeliest of k answers has at least 1/k."""
-    return 1 / len(result.answers) if result.answers else 0.0
-
-
-def shown_curve(result: AuditResult) -> Curve | None:
-    """The reliability curve where there can be items."""
-    curve = result.curve
-    if curve is None:
+def _quote_tail(result: AuditResult) -> Sentence | None:
+    """How often the model is right from a confidence up that is common."""
+    if (tail := quoted_tail(result)) is None:
         return None
-    first = sum(f < least_confidence(result) for f in curve.f)
-    low, high = (None if column is None else column[first:] for column in (curve.low, curve.high))
-    return Curve(curve.f[first:], curve.value[first:], low, high, curve.level)
+    begin = f"When it says “{word(result, tail.side)}” with at least "
+    middle = " confidence, as it does for "
+    if result.answers:
+        begin, middle = "When it is at least ", " confident in its answer, as it is for "
+    right = (" of the questions, it is right ", *tail.quoted())
+    return (begin, tail.number("threshold"), middle, tail.number("positive_rate.value"), *right, ".")
+
+
+def _quote_all(result: AuditResult) -> Sentence | None:
+    """How often all answers are right, and how confident the model is on average."""
+    if result.accuracy.value is None or result.overconfidence.value is None:
+        return None
+    interval = " ({accuracy.low:whole} to {accuracy.high:whole})" if result.accuracy.has_interval else ""
+    return sentence(
+        f"It is right {{accuracy.value:whole}} of the time{interval}, and {{mean}} confident on average.",
+        mean=Number("accuracy.value+overconfidence.value", "whole"),
+    )
+
+
+# The verdict
+
+
+def _verdict(result: AuditResult) -> Sentence | None:
+    over, p = result.overconfidence, result.calibrated_pvalue
+    if not over.has_interval:
+        return None
+    if result.direction != "undecided":
+        where = _where(result, over=result.direction == "overconfident")
+        return (f"It is {result.direction}", *(where or (" overall",)), ".")
+    if p is not None and p < ALPHA:
+        lean = result.leaning
+        if lean.has_interval and 0 not in lean:
+            side = "positive" if (lean.low or 0.0) > 0 else "negative"
+            return (f"It leans towards “{word(result, side)}” more than the labels do.",)
+        return ("It is not calibrated, but neither over- nor underconfident overall.",)
+    if result.ece.high is None:
+        return None
+    return sentence(
+        "Chance alone could produce this error in a perfectly calibrated model; the true error may be as "
+        "large as {ece.high}."
+    )
+
+
+def _where(result: AuditResult, *, over: bool) -> Sentence:
+    """The answers and the confidence at which the curve is clearly off the diagonal."""
+    if result.curve is None or result.curve.low is None or result.curve.high is None:
+        return ()
+    if result.answers:
+        least = least_confidence(result)
+        run = _clear_run(result.curve, "positive", over, least)
+        if run is None:
+            return ()
+        return (" in answers ", *_extent(result.curve, run, flipped=False, bottom=least))
+    places: list[Sentence] = []
+    for side in _sides(result):
+        if (run := _clear_run(result.curve, side, over)) is not None:
+            places.append(
+                (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
+            )
+        elif over and (end := tail_of(result, side, END)) is not None and (end.right.high or 1.0) < END:
+            # the stretch is too short for the curve to show, but many answers are there
+            places.append((f"“{word(result, side)}” with at least ", end.number("threshold"), " confidence"))
+    if not places:
+        return ()
+    return (" when it says ", *(places[0] if len(places) == 1 else (*places[0], ", and ", *places[1])))
+
+
+def _clear_run(curve: Curve, side: str, over: bool, least: float = 0.5) -> tuple[int, int] | None:
+    """First and last point, by rising confidence, of the longest stretch with the band off the diagonal.
+
+    A confidence in the answer of ``side`` is more than ``least``.
+    """
+    yes = side == "positive"
+    places = [k for k, f in enumerate(curve.f) if (f > least if yes else f < least)]
+    if not yes:
+        places.reverse()
+    below = over == yes  # an overconfident Yes is right less often than predicted
+    edge = curve.high if below else curve.low
+    assert edge is not None
+
+    def off(place: int) -> bool:
+        return edge[place] < curve.f[place] if below else edge[place] > curve.f[place]
+
+    runs = [list(run) for clear, run in groupby(places, off) if clear]
+    longest = max(runs, key=lambda run: abs(curve.f[run[-1]] - curve.f[run[0]]), default=[0])
+    long = abs(curve.f[longest[-1]] - curve.f[longest[0]]) >= LEAST_RUN - 1e-9
+    return (longest[0], longest[-1]) if long else None
+
+
+def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool, bottom: float = 0.5) -> Sentence:
+    first, last = run
+    flip = "1-" if flipped else ""
+    lowest, highest = (abs(flipped - curve.f[place]) for place in run)
+    begin, end = Number(f"{flip}curve.f.{first}", "whole"), Number(f"{flip}curve.f.{last}", "whole")
+    if highest >= TOP:
+        return ("with over ", begin, " confidence") if lowest > bottom + NEAR else ("at any confidence",)
+    if lowest <= bottom + NEAR:
+        return ("with up to ", end, " confidence")
+    return ("with ", begin, " to ", end, " confidence")
+
+
+# The steadiness of the endpoint
+
+DRIFT_LEVEL = 0.001
+"""P-value below which a change of the answers is reported; an endpoint that stays the same rarely gets it."""
+MOST_FLIPS = 0.07
+"""Share of flipped answers that the estimates can allow for; with more, the answers are not to be trusted."""
+
+
+def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
+    """Add what it means in words; up to ``slack`` queries were under way at the same time."""
+    warnings, notes = [], []
+    counts, rate, drift, served = steady.controls, steady.flip_rate, steady.drift, steady.served
+    if steady.bias_lost is not None:
+        warnings.append(
+            f"logit_bias stopped acting during the run, at about query {steady.bias_lost:,} of "
+            f"{steady.queries:,}, and the run was forced to go on: {_controls(steady)}. The estimates may be "
+            "meaningless."
+        )
+    elif rate.value is not None and rate.value > MOST_FLIPS:
+        warnings.append(
+            f"About {_percent(rate)} of the answers do not follow logit_bias: {_controls(steady)}. That is "
+            "too many to allow for, and the estimates may be meaningless."
+        )
+    elif counts.failed or counts.disagreed:
+        notes.append(
+            f"The answers are noisy: {_controls(steady)}. If the estimator is latent, the estimates allow "
+            f"for {_percent(rate)} flipped answers and for a jitter of {steady.jitter:.2g} in log-odds."
+        )
+    if drift is not None and drift.pvalue < DRIFT_LEVEL:
+        warnings.append(
+            f"The answers changed during the run, after about {drift.at:,} of {steady.queries:,} queries "
+            f"(p-value {drift.pvalue:.1g}): the estimates mix what the endpoint was before with what it was "
+            "after."
+        )
+    if len(served) > 1:
+        replaced = all(earlier.last <= later.first + slack for earlier, later in pairwise(served))
+        models = {server.model for server in served}
+        (warnings if replaced and len(models) > 1 else notes).append(_servers(steady, replaced))
+    return replace(steady, warnings=tuple(warnings), notes=tuple(notes))
+
+
+def _servers(steady: Steadiness, replaced: bool) -> str:
+    """Which servers the replies name, and whether one took the place of another."""
+    old, new, *others = steady.served
+    more = f" and {len(others)} more" if others else ""
+    if replaced:
+        return (
+            f"The endpoint was replaced during the run: replies came from {old.words} and, from about query "
+            f"{new.first:,} of {steady.queries:,} on, from {new.words}{more}. The estimates mix them."
+        )
+    return (
+        f"Replies came from {len(steady.served)} servers in turns: {old.words} ({old.answers:,} answers), "
+        f"{new.words} ({new.answers:,}){more}. That is usual if a provider spreads its load."
+    )
+
+
+def _controls(steady: Steadiness) -> str:
+    counts = steady.controls
+    forced = f"{counts.failed:,} of {counts.forced:,} forced answers were wrong"
+    repeated = f"{counts.disagreed:,} of {counts.repeated:,} repeated queries were answered differently"
+    return f"{forced}, and {repeated}" if counts.repeated else forced
+
+
+def _percent(rate: Estimate) -> str:
+    between = f" ({100 * rate.low:.2g}% to {100 * rate.high:.2g}%)" if rate.low and rate.high else ""
+    return f"{100 * float(rate):.2g}%{between}"

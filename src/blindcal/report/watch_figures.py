@@ -13,8 +13,8 @@ from blindcal.estimate.streams.alarms import Alarm, EvidencePath, Gap
 from blindcal.records import level_percent
 from blindcal.report import alt_text
 from blindcal.report.plots import Drawing, plot_reliabilities, short_name
-from blindcal.report.sentences import MINUS, OBSERVED
 from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series
+from blindcal.report.wording import MINUS, OBSERVED
 from blindcal.results.watch_result import WatchResult, WindowCurve
 
 _SMALL = 9.5  # points

@@ -12,7 +12,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap, SliceAlarm
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
-from blindcal.report.sentences import OBSERVED, Numbers, evidence_text, gap_text
+from blindcal.report.wording import OBSERVED, Numbers, evidence_text, gap_text
 from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
-from blindcal.items.files import Items
+from blindcal.items.question_files import Items
 from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
 from blindcal.records import Estimate, IntArray, Targets
 from blindcal.results.result import Oracle

@@ -90,7 +90,7 @@ async def _endpoint_scorer(
     stage: Callable[[str], None] | None,
 ) -> AsyncIterator[tuple[Targets, Scorer]]:
     async with HttpEndpoint(settings.endpoint) as endpoint:
-        kept = "the scores so far are kept, and the same again goes on from there"
+        kept = "the scores so far are kept; run the same again to continue"
         run = RunContext.of(Limits(concurrency=concurrency), None, None, stage, None)
         patient = GovernedEndpoint(Governor(endpoint, run, kept=kept), quiet=True)
         choice = await choose_tokens(endpoint, patient, pilots, settings)

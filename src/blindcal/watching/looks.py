@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from scipy.special import logit
 
+from blindcal.asking.ask_design import ask_design
 from blindcal.asking.endpoint_identity import NAMELESS, unknown_names
 from blindcal.asking.governor import GovernedEndpoint, Governor, LimitTooLowError
 from blindcal.asking.job import Job
 from blindcal.asking.limits import INTERRUPTED, Stopped
 from blindcal.asking.opened_run import answers_kept
 from blindcal.asking.run_context import RunContext
-from blindcal.asking.sender import ask_design
 from blindcal.auditing.asked_settings import AskedSettings
 from blindcal.design import make_round
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError

@@ -241,14 +241,14 @@ class _Sender:
         """The outcomes of the queries of a request; none if they are skipped or the run is stopped."""
         for query in taken.queries:
             await self._ask_controls(query, taken.for_controls)
-        word = await self._governor.hear(taken.request)
-        if word is None:
+        final = await self._governor.ask_until_final(taken.request)
+        if final is None:
             self._stopped = self._stopped or self._governor.limit_reached()
             return []
-        if isinstance(word.outcome, EndpointError):
-            error = word.outcome  # of the endpoint, if all replies fail alike
+        if isinstance(final.outcome, EndpointError):
+            error = final.outcome  # of the endpoint, if all replies fail alike
             self._unusable = EndpointError(error.message, remedy=error.remedy, options=error.options)
-        replies = self._job.outcomes(taken.queries, word, self._round.choices(taken.queries[0]))
+        replies = self._job.outcomes(taken.queries, final, self._round.choices(taken.queries[0]))
         self._governor.settle(taken.own, *replies)
         self._hand_over(self._store.save(*replies), replies)
         return replies
@@ -262,16 +262,16 @@ class _Sender:
             if own is None or isinstance(own, Stopped):
                 break
             try:
-                word = await governor.hear(request, "control")
-                if word is None:
+                final = await governor.ask_until_final(request, "control")
+                if final is None:
                     break
-                if not isinstance(word.outcome, Reply):
-                    await governor.keep_wasted(word, "control")
+                if not isinstance(final.outcome, Reply):
+                    await governor.keep_wasted(final, "control")
                     break
-                reply = self._controls.stored(control, word, self._usage.queries)
+                reply = self._controls.stored(control, final, self._usage.queries)
                 governor.settle(own[0], reply)
                 await self._store.save(reply)
-                self._controls.listen(reply)
+                self._controls.record(reply)
             finally:
                 governor.settle(own[0])
 
@@ -315,7 +315,7 @@ class _Sender:
 
         The answer is not part of the design, so it is paid for and not kept.
         """
-        begins, item, governor = self._usability.row_begins, self._usable_item(), self._governor
+        begins, item, governor = self._usability.streak_begins, self._usable_item(), self._governor
         if item is None:
             self._give_up(begins, unusable.text)
             return
@@ -327,17 +327,17 @@ class _Sender:
         self._checking = True
         self._under_way += 1
         try:
-            word = await governor.hear(request)
-            if word is not None:
-                await governor.keep_wasted(word, "design")
+            final = await governor.ask_until_final(request)
+            if final is not None:
+                await governor.keep_wasted(final, "design")
         finally:
             governor.settle(reserved[0])
             self._checking = False
             self._under_way -= 1
-        if word is not None and isinstance(word.outcome, Reply):
+        if final is not None and isinstance(final.outcome, Reply):
             self._usability.clear()
             self._fill()
-        elif word is not None:
+        elif final is not None:
             self._give_up(begins, unusable.text)
 
     def _usable_item(self) -> int | None:

@@ -1,0 +1,295 @@
+"""Words, sentences and numbers on a page, each number tied to its place in result.json or watch.json.
+
+A sentence is in pieces: text, and numbers that are looked up when shown. A number is named by a *path* such
+as ``bins.3.gap.low``; ``1-path`` and ``path+path`` also work. It is written as a ``<data>`` element with the
+path and the full value, so that readers can check it against the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any, TypeAlias
+
+import msgspec
+from markupsafe import Markup
+
+from blindcal.estimate.findings import Curve
+from blindcal.estimate.streams.alarms import AlarmName
+from blindcal.evidence import FEW_GROUPS
+from blindcal.records import Estimate, level_percent
+from blindcal.results.result import AnswerCounts, AuditResult
+from blindcal.results.watch_result import WatchResult
+
+UNKNOWN = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+_PLAIN = math.log(1e6)  # evidence above this is written as a power of ten
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number to show: its path, and its format in `FORMS`."""
+
+    path: str
+    form: str = "percent"
+
+
+def percent(value: float) -> str:
+    """A share in per cent: one decimal, two below one per cent."""
+    digits = 1 if abs(value) >= 0.00995 or value == 0 else 2
+    if 0 < abs(value) < 0.00005:
+        return "below 0.01%"
+    return f"{abs(value):.{digits}%}"
+
+
+def signed(value: float) -> str:
+    """A difference in percentage points, with its sign."""
+    points = round(value * 100, 1)
+    return f"{MINUS if points < 0 else '+' if points > 0 else ''}{abs(points):.1f}"
+
+
+def pvalue(value: float) -> str:
+    """A p-value, down to "below 0.001"."""
+    return "below 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
+def duration(value: float) -> str:
+    """Seconds in the unit that a person would use."""
+    if value < 120:
+        return f"{value:.1f} s"
+    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def decimal(value: float, digits: int) -> str:
+    """A plain number with a typographic minus sign, and none before zero."""
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
+
+
+OBSERVED: dict[AlarmName, str] = {
+    "endpoint": "repeated queries",
+    "questions": "answers",
+    "calibration": "labelled answers",
+}
+"""The observations of each alarm of a watch."""
+
+
+def evidence_text(log_evidence: float) -> str:
+    """An e-value, given its natural logarithm: ``0.37``, ``25.1``, ``10^12``."""
+    if log_evidence > _PLAIN:
+        return f"10^{log_evidence / math.log(10):.0f}"
+    value = math.exp(log_evidence)
+    return "below 0.001" if value < 0.001 else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def gap_text(gap: Estimate) -> str:
+    """A gap in percentage points, with its interval: ``+8.1 points (+2.0 to +14.2)``."""
+    if gap.value is None:
+        return "not known yet"
+    between = f" ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})" if gap.has_interval else ""  # type: ignore[operator]
+    return f"{100 * gap.value:+.1f} points{between}"
+
+
+FORMS: dict[str, Callable[[Any], str]] = {
+    "percent": percent,
+    "whole": lambda value: f"{value:.0%}",
+    "level": level_percent,
+    "signed": signed,
+    "pvalue": pvalue,
+    "count": lambda value: f"{value:,}",
+    "dollars": lambda value: f"${value:,.4f}",
+    "seconds": duration,
+    "two": lambda value: decimal(value, 2),
+    "three": lambda value: decimal(value, 3),
+    "four": lambda value: decimal(value, 4),
+    "points": lambda value: decimal(100 * value, 1),
+    "short": lambda value: f"{value:g}".replace("-", MINUS),
+    "mean": lambda value: f"{value:.3g}",
+    "digits": str,
+}
+
+
+class Numbers:
+    """The numbers of one result, by path."""
+
+    def __init__(self, result: AuditResult | WatchResult) -> None:
+        self._tree = msgspec.to_builtins(result)
+
+    def value(self, path: str) -> Any:
+        """The value at a path; ``None`` if the result has none."""
+        name, _, key = path.partition(".")
+        if isinstance(named := self._tree.get(name), dict) and key in named:
+            return named[key]  # the key may be any text
+        if "+" in path:
+            return sum(self.value(each) for each in path.split("+"))
+        if path.startswith("1-"):
+            rest = self.value(path[2:])
+            return None if rest is None else 1 - rest
+        value = self._tree
+        for step in path.split("."):
+            if value is None:
+                return None
+            value = value[int(step)] if isinstance(value, list | tuple) else value.get(step)
+        return value
+
+    def show(self, path: str, form: str = "percent") -> Markup:
+        """One number as an HTML element, or a dash if it is unknown."""
+        value = self.value(path)
+        if value is None:
+            return Markup('<span class="none" title="unknown">{}</span>').format(UNKNOWN)
+        return Markup('<data value="{}" data-path="{}" data-form="{}">{}</data>').format(
+            repr(value), path, form, FORMS[form](value)
+        )
+
+    def between(self, path: str, form: str = "percent") -> Markup:
+        """The interval of an estimate, in parentheses; empty if it has none."""
+        low, high = f"{path}.low", f"{path}.high"
+        if self.value(low) is None or self.value(high) is None:
+            return Markup("")
+        return Markup('<span class="between">({} to {})</span>').format(
+            self.show(low, form), self.show(high, form)
+        )
+
+    def estimate(self, path: str, form: str = "percent") -> Markup:
+        """An estimate with its interval."""
+        return (self.show(f"{path}.value", form) + Markup(" ") + self.between(path, form)).strip()
+
+
+Piece: TypeAlias = str | Number
+Sentence: TypeAlias = tuple[Piece, ...]
+
+
+def word(result: AuditResult, side: str) -> str:
+    """The answer word of a side, from the settings or else the targets."""
+    tokens = result.targets.positive if side == "positive" else result.targets.negative
+    return str(result.settings.get(side) or (tokens[0].text.strip() if tokens else side))
+
+
+def sentence(template: str, **pieces: Piece) -> Sentence:
+    """Split a template: ``{name}`` is one of ``pieces``, any other ``{path:form}`` is a number."""
+    parts: list[Piece] = []
+    for text, path, form, _ in Formatter().parse(template):
+        parts.append(text)
+        if path is not None:
+            parts.append(pieces[path] if path in pieces else Number(path, form or "percent"))
+    return tuple(parts)
+
+
+def item_count(counts: AnswerCounts) -> str:
+    """The number of items that the estimates are about; of a stopped run also that of all: "420 of 3,000"."""
+    whole = f" of {counts.items + counts.unanswered:,}" if counts.unanswered else ""
+    return f"{counts.items:,}{whole}"
+
+
+def few_groups(result: AuditResult) -> bool:
+    """Whether the items are in so few groups that the intervals say little."""
+    groups = result.counts.groups
+    return groups is not None and groups < FEW_GROUPS and result.ece.has_interval
+
+
+def valid_answers(result: AuditResult) -> Number:
+    """The number of valid answers."""
+    each = "+".join(f"counts.each.{k}" for k in range(len(result.counts.each)))
+    return Number(each or "counts.positive+counts.negative", "count")
+
+
+def all_answers(result: AuditResult) -> Number:
+    """The number of answers, valid or not."""
+    return Number(f"{valid_answers(result).path}+counts.invalid", "count")
+
+
+def one_label(result: AuditResult) -> str | None:
+    """The label of all items, if they all have the same one of two."""
+    if result.answers:
+        return None
+    return {0: "negative", result.counts.items: "positive"}.get(result.counts.positive_labels)
+
+
+# With two answers, the confidence is the probability of the positive one; with more, it is that of the answer
+# given (METHOD 8). What the page alone says is in its templates.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """The words for the confidence, for what is observed, and for decisions by a threshold.
+
+    ``confidence``, ``share`` and ``threshold`` are the names of axes, and ``observed`` is the ``share`` in a
+    sentence. ``sides`` are the two kinds of items in the distribution of the confidence, as the figure names
+    them, ``of_sides`` in a sentence, and ``missing`` if there are none. ``errors`` are the two wrong
+    decisions; the one that a higher threshold avoids comes first. ``rates`` are the fields of an
+    `OperatingPoint` to draw, with their names, and ``decided`` is a sentence about two of them, by their
+    fields. In ``asked_for``, ``{yes}`` and ``{no}`` are the answer words.
+    """
+
+    several: bool
+    confidence: str
+    share: str
+    observed: str
+    threshold: str
+    sides: tuple[str, str]
+    of_sides: tuple[str, str]
+    missing: tuple[str, str]
+    side_share: str
+    distribution: str
+    errors: tuple[str, str]
+    rates: tuple[tuple[str, str], ...]
+    decisions: str
+    decided: str
+    asked_for: str
+
+
+TWO_ANSWERS = Wording(
+    several=False,
+    confidence="confidence: P(positive)",
+    share="share with a positive label",
+    observed="share of positive labels",
+    threshold="threshold on P(positive)",
+    sides=("label positive", "label negative"),
+    of_sides=("positive items", "negative items"),
+    missing=("no items with a positive label", "no items with a negative label"),
+    side_share="share of the label's items",
+    distribution="Distribution of the confidence for items with a positive and with a negative label",
+    errors=("false positive", "false negative"),
+    rates=(("precision", "precision"), ("recall", "recall"), ("accuracy", "accuracy")),
+    decisions="Precision, recall and accuracy at each threshold",
+    decided="precision is {precision:.0%} and recall is {recall:.0%}",
+    asked_for="“{yes}” or “{no}”",
+)
+TOP_LABEL = Wording(
+    several=True,
+    confidence="confidence in the answer given",
+    share="share of right answers",
+    observed="share of right answers",
+    threshold="threshold on the confidence",
+    sides=("right answers", "wrong answers"),
+    of_sides=("right answers", "wrong answers"),
+    missing=("no right answers", "no wrong answers"),
+    side_share="share of these answers",
+    distribution="Distribution of the confidence in right and in wrong answers",
+    errors=("wrong answer", "withheld right answer"),
+    rates=(("precision", "right, of those answered"), ("positive_rate", "answered")),
+    decisions="Share of right answers, and share of questions answered, at each threshold",
+    decided="{positive_rate:.0%} are answered, and {precision:.0%} of these answers are right",
+    asked_for="one of those asked for",
+)
+
+
+def wording_of(result: AuditResult) -> Wording:
+    """The words for a result."""
+    return TOP_LABEL if result.answers else TWO_ANSWERS
+
+
+def least_confidence(result: AuditResult) -> float:
+    """The lowest confidence that an item can have: the likeliest of k answers has at least 1/k."""
+    return 1 / len(result.answers) if result.answers else 0.0
+
+
+def shown_curve(result: AuditResult) -> Curve | None:
+    """The reliability curve where there can be items."""
+    curve = result.curve
+    if curve is None:
+        return None
+    first = sum(f < least_confidence(result) for f in curve.f)
+    low, high = (None if column is None else column[first:] for column in (curve.low, curve.high))
+    return Curve(curve.f[first:], curve.value[first:], low, high, curve.level)
