@@ -1,7 +1,6 @@
 """How well calibrated is a black-box LLM? One query per item, no logprobs.
 
-This is the whole public API: ``audit`` and the steps before and after it, the estimators for your own
-answers, and the records and errors they use.
+The whole public API: ``audit`` and the steps around it, estimators for your own answers, records and errors.
 """
 
 from __future__ import annotations

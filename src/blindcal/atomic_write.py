@@ -13,7 +13,7 @@ from blindcal.errors import FileError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the errors of the system while ``path`` is written into `FileError`."""
+    """Turn system errors while ``path`` is written into `FileError`."""
     if "\0" in str(path):
         raise FileError(f"{str(path)!r}: a path cannot have a null character", remedy="choose another path")
     try:
@@ -23,7 +23,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and those above it, unless they exist."""
+    """Create a folder and its parents, unless they exist."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
 
@@ -32,8 +32,8 @@ def make_folder(path: Path) -> None:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a path to write to, and rename it to ``path`` at the end; readers never see a partial file.
 
-    The folder is created if needed, and nothing is left behind after a failure. Links are followed. A device
-    or a pipe is written to directly, because renaming would replace it.
+    The folder is created if needed, links are followed, and a failure leaves nothing behind. A device or a
+    pipe is written to directly, because renaming would replace it.
     """
     with writing(path):
         if path.exists() and not path.is_file():

@@ -36,9 +36,8 @@ def python_option(name: str, value: object) -> str:
 class BlindcalError(Exception):
     """Base class of all errors that blindcal raises on purpose.
 
-    ``remedy`` says what would help. The message and the remedy refer to options as ``{name}``, and
-    ``options`` holds their values, an ellipsis if the user chooses the value. This lets each interface show
-    options in its own form: ``force=True`` in Python (the form of ``str``), ``--force`` on the command line.
+    The message and the ``remedy`` refer to ``options`` as ``{name}``, so that each interface shows them in
+    its own form: ``force=True`` in Python, ``--force`` on the command line. An ellipsis is any value.
     """
 
     def __init__(
@@ -50,14 +49,14 @@ class BlindcalError(Exception):
         self.options = dict(options or {})
 
     def render(self, option: Callable[[str, object], str]) -> str:
-        """The whole text, with each option formatted by ``option``."""
+        """The message and the remedy, with each option formatted by ``option``."""
         text = f"{self.message}: {self.remedy}" if self.remedy else self.message
         for name, value in self.options.items():
             text = text.replace(f"{{{name}}}", option(name, value))
         return text
 
     def prefixed(self, where: str) -> Self:
-        """The same error with ``where`` it occurred in front of its message."""
+        """A copy of the error with ``where`` in front of its message."""
         error = copy.copy(self)
         error.message = f"{where}{self.message}"
         error.args = (error.message,)
@@ -68,7 +67,7 @@ class BlindcalError(Exception):
 
 
 class InputError(BlindcalError, ValueError):
-    """An argument, a setting, a file or a field breaks a rule, which the message names with the value."""
+    """An argument, a setting, a file or a field breaks a rule, which the message names."""
 
 
 class NotIdentifiedError(BlindcalError):
@@ -76,10 +75,7 @@ class NotIdentifiedError(BlindcalError):
 
 
 class NotCertifiedError(BlindcalError):
-    """No threshold passed its test, or the certificate does not hold now.
-
-    ``stopped`` says that the queries ended before a threshold could be tested.
-    """
+    """No threshold passed its test (``stopped``: the queries ended first), or a certificate does not hold."""
 
     def __init__(self, message: str, *, stopped: bool = False, **more: Any) -> None:
         super().__init__(message, **more)
@@ -89,8 +85,7 @@ class NotCertifiedError(BlindcalError):
 class EndpointError(BlindcalError):
     """The endpoint cannot be used as it is.
 
-    ``status`` is the HTTP status that says so, if one does. ``billed`` is set if a reply was served all the
-    same, whatever was in it: its tokens, of the prompt, of the completion and cached.
+    ``status`` is the HTTP status, if any; ``billed`` the prompt, completion and cached tokens of its reply.
     """
 
     def __init__(
@@ -127,7 +122,7 @@ class FatalError(EndpointError):
 
 
 class UnsupportedError(FatalError):
-    """The endpoint refuses a field that the method relies on; ``parameter`` is its name in the request."""
+    """The endpoint refuses a field that the method relies on: ``parameter`` of the request."""
 
     def __init__(self, message: str, *, parameter: str = "", **more: Any) -> None:
         super().__init__(message, **more)
@@ -139,7 +134,7 @@ class ReplyError(EndpointError):
 
 
 class UnfitError(EndpointError):
-    """The endpoint does not do what the method relies on, or does not say what the method must know."""
+    """The endpoint does not do what the method relies on, or does not reveal what it must know."""
 
 
 class StoreError(BlindcalError):
@@ -151,7 +146,7 @@ class FileError(BlindcalError):
 
     @classmethod
     def of(cls, error: OSError, path: str | os.PathLike[str] | None = None) -> Self:
-        """The error of the system in words; ``path`` is used if the error does not name its file."""
+        """Describe an error of the system; ``path``, if given, replaces the name in it."""
         cause, remedy = _CAUSES.get(error.errno or 0, (error.strerror or str(error), "choose another place"))
         name = os.fsdecode(path if path is not None else error.filename or "")
         return cls(f"{name}: {cause}" if name else cause, remedy=remedy)

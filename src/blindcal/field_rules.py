@@ -1,7 +1,7 @@
 """Rules of the fields of a record, stated once in their annotations.
 
 ``seed: Annotated[FromZero, "Random seed of the design."] = 0`` is what Python checks, what the command line
-parses and shows as help, and a line of the table of settings in the docs.
+parses and shows as help, and a row of the table of settings in the docs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRule:
-    """What a field may hold, and the sentence that says what it sets.
-
-    ``hint`` is the annotation without that sentence, and ``kind`` its type without ``None`` and range.
-    """
+    """What a field may hold and what it sets; ``kind`` is ``hint`` without ``None`` and range."""
 
     name: str
     about: str
@@ -55,14 +52,13 @@ class FieldRule:
     rule: str
 
     def check(self, value: object) -> None:
-        """Raise an error unless the field may hold this value."""
         try:
             msgspec.convert(value, self.hint)
         except msgspec.ValidationError:
             raise self._error(repr(value)) from None
 
     def parse(self, text: str) -> Any:
-        """The value that a text stands for: words are separated by commas, and an object is JSON."""
+        """Parse a value: words are separated by commas, and an object is JSON."""
         value: Any = text
         try:
             if get_origin(self.kind) is Mapping:
@@ -79,7 +75,7 @@ class FieldRule:
 
 @functools.cache
 def rules_of(record: Any) -> dict[str, FieldRule]:
-    """The rules of those fields of a dataclass whose annotations end with a sentence, by their names."""
+    """Rules of the fields of a dataclass whose annotations end with a sentence, by name."""
     hints = get_type_hints(record, include_extras=True)
     rules = {}
     for field in fields(record):
@@ -96,7 +92,6 @@ def rules_of(record: Any) -> dict[str, FieldRule]:
 
 
 def check_fields(record: Any) -> None:
-    """Raise an error if a field of a record breaks its rule."""
     kind: Any = type(record)
     for name, rule in rules_of(kind).items():
         rule.check(getattr(record, name))

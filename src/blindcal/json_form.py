@@ -1,8 +1,4 @@
-"""JSON as blindcal writes it, and as others did.
-
-A number that is not known is written as ``null``: NaN and infinity are no JSON, and a program that reads one
-output of blindcal reads all of them. Whatever is wrong with JSON that others wrote becomes one error.
-"""
+"""JSON to write and to read: NaN and infinity are written as ``null``, and any fault is a `JsonError`."""
 
 from __future__ import annotations
 
@@ -20,14 +16,14 @@ from blindcal.text import encodable, printable
 T = TypeVar("T")
 
 DEEPEST = 100
-"""Deeper nesting is refused: no honest file or reply has it, and Python's own limit depends on the caller."""
+"""Maximum depth of nesting; Python's own limit depends on the caller."""
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class JsonError(ValueError):
-    """JSON that cannot be read; ``malformed`` is false if it is JSON, but of another form than expected."""
+    """JSON that cannot be read; ``malformed`` is false if it is valid, but of an unexpected form."""
 
     def __init__(self, message: str, *, malformed: bool) -> None:
         super().__init__(message)
@@ -53,7 +49,7 @@ def read_json(raw: bytes, decoder: msgspec.json.Decoder[Any] = _ANYTHING) -> Any
 
 
 def read_saved(path: Path, kind: type[T], name: str, version: int) -> T:
-    """Read a record that blindcal saved; raises `InputError` if it is another file or in another format."""
+    """Read a record that blindcal saved; raises `InputError` for another file or format."""
     try:
         raw = path.read_bytes()
         saved = read_json(raw, msgspec.json.Decoder(_Saved)).format
@@ -83,7 +79,7 @@ def _depth(raw: bytes) -> int:
 
 
 def json_line(value: Any) -> bytes:
-    """``value`` on one line, without a line break; records are objects with their fields."""
+    """Encode on one line, without a line break; records become objects."""
     try:
         return msgspec.json.encode(value, enc_hook=_plain)
     except UnicodeEncodeError:  # a path that is not UTF-8
@@ -91,12 +87,11 @@ def json_line(value: Any) -> bytes:
 
 
 def json_page(value: Any) -> bytes:
-    """``value`` as the content of a file that people read too: indented, with a line break at its end."""
+    """Encode for people to read: indented, with a line break at the end."""
     return msgspec.json.format(json_line(value), indent=2) + b"\n"
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as one of Python."""
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{type(value).__name__} has no form in JSON")

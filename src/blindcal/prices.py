@@ -1,4 +1,4 @@
-"""Prices of queries, and a guess of the tokens in a text that have not been counted."""
+"""Prices of queries, and the assumed length of a token."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Prices:
         check_fields(self)
 
     def cost(self, usage: Usage) -> float:
-        """The cost of the tokens used."""
+        """Cost in dollars."""
         return (usage.prompt_tokens * self.input + usage.completion_tokens * self.output) / 1e6
 
 
 def list_prices(model: str) -> Prices | None:
-    """OpenAI's list prices of one of its models, if they are in ``prices.csv``."""
+    """OpenAI's list prices of one of its models; ``None`` if ``prices.csv`` lacks it."""
     return _listed().get(model)
 
 

@@ -1,4 +1,4 @@
-"""Progress bars: ``ProgressBar`` for a run, in a terminal or a notebook, and ``count_bar`` for a count."""
+"""Progress bars in a terminal or a notebook: ``ProgressBar`` for a run, ``count_bar`` for a count."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from blindcal.records import Progress
 
 
 class ProgressBar:
-    """Shows the answers on disk, their rate, the time left, the share of invalid answers and the cost.
-
-    Options are passed on to tqdm.
-    """
+    """Shows the answers on disk, their rate, the time left, invalid answers and cost; options go to tqdm."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -61,7 +58,7 @@ class ProgressBar:
             self._bar = None
 
     def wrap_print(self, print_line: Callable[[str], None]) -> Callable[[str], None]:
-        """``print_line`` for use while a bar is shown: it removes an unfinished bar until the next update."""
+        """Wrap ``print_line`` to remove an unfinished bar first; the next update shows it again."""
 
         def wrapped(text: str) -> None:
             if self._bar is not None:
@@ -80,7 +77,7 @@ class ProgressBar:
 
 @contextmanager
 def count_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
-    """A bar to call with the number done and the total; options are passed on to tqdm."""
+    """A bar to call with the number done and the total; options go to tqdm."""
     with tqdm(leave=False, **options) as bar:
 
         def show(done: int, total: int) -> None:
@@ -93,7 +90,6 @@ def count_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
 
 
 def _tqdm() -> type[Any]:
-    """The tqdm class: a widget in a notebook that can show one, otherwise a line of text."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets gets the text
         from tqdm import auto

@@ -1,4 +1,4 @@
-"""What defines an audit: the endpoint, the prompts, the design of the queries, and the estimation."""
+"""Settings of an audit: the endpoint, the prompts, the design of the queries, and the estimation."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ _PARTS: dict[str, Any] = {
 SETTINGS: dict[str, FieldRule] = {
     name: rule for kind in _PARTS.values() for name, rule in rules_of(kind).items()
 }
-"""What each setting may be, and what it sets."""
+"""Rules of all settings, by name."""
 SETTINGS["reasoning_effort"] = FieldRule(
     name="reasoning_effort",
     about="How much a model reasons, such as low; sent in the extra body.",
@@ -172,7 +172,7 @@ SETTINGS["reasoning_effort"] = FieldRule(
     rule="text",
 )
 _PART_OF = {field.name: part for part, kind in _PARTS.items() for field in fields(kind) if field.init}
-# Options that may differ when a run is continued, because they shape no query.
+# Options that shape no query, and may change when a run is continued.
 _FREE = {
     *("api_key_env", "timeout", "data_dir", "sample", "role"),
     *("level", "resamples", "by_field", "simultaneous", "estimator"),
@@ -181,11 +181,11 @@ _FREE = {
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Settings:
-    """What defines an audit, in four parts; every option can be given by its own name.
+    """Settings of an audit, in four parts; every option can be given by its own name.
 
-    ``Settings(model="gpt-4o-mini", template="{question}?")`` puts the model into ``endpoint`` and the
-    template into ``prompt``. A part can also be given as a whole; other options then change it.
-    ``reasoning_effort="low"`` stands for that field in the ``extra_body`` of the endpoint.
+    ``Settings(model="gpt-4o-mini", template="{question}?")`` sets ``endpoint.model`` and ``prompt.template``.
+    Options override those of a part given as a whole. ``reasoning_effort="low"`` sets that field in the
+    endpoint's ``extra_body``.
 
     Examples
     --------
@@ -234,7 +234,7 @@ class Settings:
 
     @classmethod
     def noted(cls, config: dict[str, Any]) -> Settings:
-        """The settings that a run file notes; options that a run leaves free have their defaults."""
+        """Restore the settings in a run file; options that a run leaves free have their defaults."""
         lists = {name: tuple(value) for name, value in config.items() if isinstance(value, list)}
         return cls(**{name: value for name, value in (config | lists).items() if name in _PART_OF})
 
@@ -245,7 +245,6 @@ class Settings:
         object.__setattr__(self, "endpoint", replace(self.endpoint, extra_body=body))
 
     def _check_answers(self) -> None:
-        """Raise an error if the method cannot read answers of this form or length."""
         if self.auto:
             return
         name, method, prompt = self.design.method, METHODS[self.design.method], self.prompt
@@ -273,12 +272,11 @@ class Settings:
         return text if len(text) <= 200 else text[:196] + "...)"
 
     def replace(self, **options: Any) -> Settings:
-        """These settings with some options changed."""
+        """Return these settings with some options changed."""
         return Settings(**{**{name: getattr(self, name) for name in _PARTS}, **options})
 
     @property
     def _flat(self) -> dict[str, Any]:
-        """The options of all parts by their own names."""
         return {name: value for part in _PARTS for name, value in asdict(getattr(self, part)).items()}
 
     @property
@@ -293,7 +291,7 @@ class Settings:
 
     @property
     def estimator_name(self) -> EstimatorName:
-        """The name of the estimator that reads the answers."""
+        """Name of the estimator that reads the answers."""
         return estimator_of(self.assumed_method, self.estimation.estimator)
 
     @property
@@ -303,27 +301,27 @@ class Settings:
 
     @property
     def target_semantics(self) -> Semantics:
-        """The semantics by which the answer tokens are chosen."""
+        """Semantics by which the answer tokens are chosen."""
         return self.prompt.semantics or METHODS[self.assumed_method].usual_semantics
 
     @property
     def summed(self) -> bool:
-        """Whether threshold answers follow the sum of several spellings, by numbers of our own (METHOD 8)."""
+        """Whether threshold answers follow the sum of several spellings (METHOD 8)."""
         method = METHODS[self.assumed_method]
         return method.biased and not method.sampled and self.target_semantics == "sum"
 
     @property
     def free_text(self) -> bool:
-        """Whether answers are asked for that are longer than a word."""
+        """Whether answers may be longer than a word."""
         return self.prompt.answer_format in ("sentence", "json")
 
     @property
     def probed(self) -> bool:
-        """Whether the endpoint is probed before the first query: not if a confidence in words is read."""
+        """Whether the endpoint is probed first; a confidence in words needs no probe."""
         return self.estimator_name != "stated"
 
     def max_tokens(self, form: AnswerFormat) -> int:
-        """The maximum number of tokens of an answer of this form."""
+        """Maximum number of tokens of an answer of this form."""
         usual = STATED_TOKENS if self.estimator_name == "stated" else ANSWER_TOKENS[form]
         return usual if self.prompt.max_tokens is None else self.prompt.max_tokens
 
@@ -334,16 +332,13 @@ class Settings:
 
     @property
     def answer_words(self) -> tuple[str, ...]:
-        """The positive and the negative answer word, or more than two in the order of the answers."""
+        """The positive and the negative answer word, or all words if there are more than two."""
         if self.prompt.answers:
             return self.prompt.answers
         return self.prompt.positive or DEFAULT_WORDS[0], self.prompt.negative or DEFAULT_WORDS[1]
 
     def resolved(self, n: int, words: tuple[str, ...] | None = None) -> Settings:
-        """Fill in the defaults that depend on the method, the number of items and their answer words.
-
-        Until a method is chosen, the number of queries is open.
-        """
+        """Fill in the defaults that depend on method, items and words; ``auto`` leaves ``queries`` open."""
         design = self.design
         bins = bins_blind(min(n, design.sample or n)) if design.method == "blind" else DEFAULT_BINS
         several = len(words or self.prompt.answers) > 2
@@ -356,7 +351,6 @@ class Settings:
         )
 
     def _resolved_words(self, words: tuple[str, ...]) -> dict[str, Any]:
-        """The options that name the answer words: ``positive`` and ``negative`` if there are two."""
         prompt = self.prompt
         if len(words) == 2:
             positive, negative = prompt.positive or words[0], prompt.negative or words[1]
@@ -371,30 +365,29 @@ class Settings:
 
     @property
     def queries(self) -> float:
-        """Mean queries per item, of resolved settings."""
+        """Mean queries per item; settings must be resolved."""
         assert self.design.queries is not None, "settings are resolved first"
         return self.design.queries
 
     @property
     def bins(self) -> int:
-        """Bins of the ECE, of resolved settings."""
+        """Bins of the ECE; settings must be resolved."""
         assert self.estimation.bins is not None, "settings are resolved first"
         return self.estimation.bins
 
     def fixed(self, items: Items) -> dict[str, Any]:
-        """Every option that shapes a query, and the items' digest: a run cannot continue with others."""
+        """Every option that shapes a query, and the items' digest; a run continues only with the same."""
         free = _FREE if self.design.method == "blind" else {*_FREE, "bins"}
         shaping = {name: value for name, value in self._flat.items() if name not in free}
         return plain({**shaping, "items": len(items), "items_digest": items.digest})
 
 
 def unknown_setting(name: str, known: Iterable[str] = SETTINGS) -> InputError:
-    """The error for a name that is no setting."""
     near = difflib.get_close_matches(name, list(known), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"{printable(name, 80)!r} is not a setting{hint}")
 
 
 def plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Encode as JSON and decode: tuples become lists, NaN and infinity ``None``."""
+    """Convert to plain JSON values: tuples become lists, NaN and infinity ``None``."""
     return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])

@@ -17,7 +17,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """``text``, cut at ``limit``, with control, invisible and reordering characters escaped."""
+    """Cut ``text`` at ``limit``, and escape control, invisible and reordering characters."""
     if len(text) <= limit and text.isascii() and text.isprintable():  # nearly every answer
         return text
     shown = _UNSAFE.sub(_escape, text[:limit])
@@ -25,32 +25,32 @@ def printable(text: str, limit: int = 200) -> str:
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """``text`` in full, escaped as by `printable`; ``lines`` keeps line breaks and tabs."""
+    """Escape ``text`` as `printable` does, but in full; ``lines`` keeps line breaks and tabs."""
     kept = "\t\n" if lines else ""
     return _UNSAFE.sub(lambda match: match[0] if match[0] in kept else _escape(match), text)
 
 
 def shortened(text: str, limit: int) -> str:
-    """``text`` of at most about ``limit`` characters: of a longer one, a quarter of it and the end."""
+    """Cut ``text`` to about ``limit`` characters, a quarter of them from its start, the rest from its end."""
     if len(text) <= limit:
         return text
     return f"{text[: limit // 4]}\n[...]\n{text[limit // 4 - limit :]}"
 
 
 def encodable(text: str) -> str:
-    """``text`` with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def spoken(text: str) -> str:
-    """``text`` as an answer word: case-folded, without surrounding white space."""
+    """Normalize an answer word: case-folded, without surrounding white space."""
     return text.strip().casefold()
 
 
 def spellings(word: str, *, letter: bool = False) -> tuple[str, ...]:
-    """The texts of tokens that can be an answer word: in each case, without and with a space before it.
+    """Texts of tokens that can be an answer word: in each case, without and with a space before it.
 
-    The ``letter`` of an option is written in one case: " a" and " i" are words.
+    The ``letter`` of an option keeps its case, because " a" and " i" are words.
     """
     word = word.strip()
     cases = dict.fromkeys([word] if letter else [word, word.capitalize(), word.lower(), word.upper()])
@@ -58,18 +58,18 @@ def spellings(word: str, *, letter: bool = False) -> tuple[str, ...]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence: "one, two and three"."""
+    """Join names as in a sentence: "one, two and three"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def csv_cell(text: str) -> str:
-    """``text`` that a spreadsheet does not run as a formula: a quote is put before the start of one."""
+    """Escape ``text``, with a quote before what a spreadsheet would run as a formula."""
     shown = printable(text, limit=len(text))
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], end: str = "\r\n") -> str:
-    """A table as CSV, its texts escaped by `csv_cell`; ``None`` is an empty cell."""
+    """Write a table as CSV, its texts escaped by `csv_cell`; ``None`` is an empty cell."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator=end)
     table.writerow(header)
@@ -78,7 +78,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], end: str =
 
 
 def file_name(*parts: str) -> str:
-    """Parts joined by two underscores, without characters that are special in a file system or a shell."""
+    """Join parts by two underscores, without characters special to a file system or a shell."""
     return "__".join(re.sub(r"[^\w.]+", "-", part).strip("-.") or "x" for part in parts)
 
 

@@ -1,8 +1,4 @@
-"""The command line: parse, call, print. Nothing imports this package.
-
-Each command is in a module of the same name, which is imported only when the command is run or its
-help is shown, so that ``blindcal --help`` starts as fast as Python does.
-"""
+"""The command line: parse, call, print. Nothing imports this package."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 INTERRUPTED = 130
 CONTINUED = ("audit", "certify", "decide", "watch")
-"""Commands that continue their runs."""
+"""Commands whose runs can be continued."""
 COMMANDS = {
     "demo": "Audit a small model on this machine: no key, no cost.",
     "simulate": "Run methods against known probabilities.",
@@ -51,7 +47,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported on first use: ``blindcal.cli.NAME`` holds ``command``."""
+    """Imports each command from ``blindcal.cli.NAME`` on first use, so that ``--help`` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -94,7 +90,7 @@ class LazyGroup(click.Group):
             kept = "; everything answered is kept: the same command goes on with it"
             click.echo(f"interrupted{kept if ctx.invoked_subcommand in CONTINUED else ''}", err=True)
             ctx.exit(INTERRUPTED)
-        except BrokenPipeError:  # the reader of standard output has seen enough, and click ends in silence
+        except BrokenPipeError:  # such as of `| head`: click exits silently
             raise
         except OSError as error:
             raise FileError.of(error) from error
@@ -112,7 +108,7 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line; warnings and expected errors print one line each, never a traceback."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal's encoding lacks are shown escaped
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the terminal may not encode all names
         sys.stdout.reconfigure(errors="backslashreplace")
     warnings.showwarning = lambda message, *_, **__: print_warning(str(message))
     try:
@@ -121,9 +117,7 @@ def main() -> None:
         print_error(error)
         sys.exit(1)
     except SystemExit as end:
-        if (
-            end.code == INTERRUPTED
-        ):  # after a second Ctrl-C, other threads may still compute: answers are on disk
+        if end.code == INTERRUPTED:  # do not wait for threads that still compute: answers are on disk
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(INTERRUPTED)

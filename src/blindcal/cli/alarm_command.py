@@ -14,11 +14,11 @@ from blindcal.results.watch_result import WatchResult
 
 TIME_LIMIT = 60.0
 """Seconds after which the command is killed."""
-_STANDARD_ERROR = 2  # where it prints: standard output has the looks
+_STANDARD_ERROR = 2  # where the command prints: looks go to standard output
 
 
 class AlarmCommand:
-    """Runs a shell command with a look as JSON on its standard input; a failure is a warning."""
+    """Runs a shell command with a look as JSON on its standard input, and warns if it fails."""
 
     def __init__(self, command: str, warn: Callable[[str], None]) -> None:
         self._command, self._warn = command, warn
@@ -32,7 +32,6 @@ class AlarmCommand:
         return problem is None
 
     async def _problem(self, look: bytes) -> str | None:
-        """Run the command; returns how it failed, if it did."""
         try:
             process = await asyncio.create_subprocess_shell(
                 self._command, stdin=PIPE, stdout=_STANDARD_ERROR, start_new_session=True
@@ -55,7 +54,7 @@ class AlarmCommand:
         return f"failed with exit status {status}" if status else None
 
     def kill(self) -> None:
-        """Kill the command, if it is running, and every process that it started in its group."""
+        """Kill the command and all processes in its group, if it is running."""
         if self._running is not None and sys.platform != "win32":
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._running.pid, signal.SIGKILL)

@@ -153,7 +153,6 @@ def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json:
 
 
 def _limit_effect(plan: Plan, cost: float, max_cost: float) -> str:
-    """What a limit on the cost pays for, in words."""
     if max_cost >= cost:
         return "pays for all of it"
     run = plan.queries + plan.control_queries

@@ -29,7 +29,7 @@ from blindcal.results.run import Run, open_run
 from blindcal.text import printable
 
 STOPPED, UNFIT, NOT_CERTIFIED = 3, 4, 6
-_UNLIKELY = 0.2  # chance of passing below which the user is warned
+_UNLIKELY = 0.2  # warn if the chance of passing is lower
 
 
 @click.command("certify")

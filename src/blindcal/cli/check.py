@@ -201,7 +201,6 @@ def _print(run: CheckResult, partial: bool) -> None:
 
 
 def _print_parts(run: CheckResult) -> None:
-    """Print the parts that fail, and those that are undecided if every part must pass."""
     count = Counter(part.outcome for part in run.parts)
     click.echo(
         f"  {'parts':<10} by {printable(str(run.by), 40)}: {count['failed']:,} shown to be beyond a limit, "

@@ -15,9 +15,9 @@ from blindcal.errors import BlindcalError
 
 WIDTH = 11
 """Width of the column of names."""
-_LEAST = 40  # columns; text is not wrapped more narrowly
+_LEAST = 40  # columns; text is not wrapped to fewer
 
-#: The settings that have an option of their own in ``blindcal audit``.
+#: Settings with an option of their own in ``blindcal audit``.
 AUDIT_SETTINGS = (
     "model",
     "base_url",
@@ -39,10 +39,7 @@ AUDIT_SETTINGS = (
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) -> None:
-    """Print a name and its text; on a terminal, long text is wrapped and indented.
-
-    In a pipe a field stays on one line, so that grep and cut work. ``err`` prints on standard error.
-    """
+    """Print a name and its text: wrapped on a terminal, on one line in a pipe, for grep and cut."""
     line = f"{name:<{width}}{text}"
     if (sys.stderr if err else sys.stdout).isatty():
         columns = max(_LEAST, shutil.get_terminal_size().columns)
@@ -53,10 +50,7 @@ def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) 
 
 
 def print_table(rows: Sequence[Sequence[str]], align: str, *, indent: int = 0) -> None:
-    """Print rows of cells in columns, the left (<) or the right (>) sides of which are aligned.
-
-    Text before empty cells may reach over them: only other cells widen their column.
-    """
+    """Print rows in columns aligned by ``align`` (< or >); text may overflow into empty cells after it."""
     filled = [
         [cell if any(row[k + 1 :]) or k + 1 == len(row) else "" for k, cell in enumerate(row)] for row in rows
     ]
@@ -67,30 +61,23 @@ def print_table(rows: Sequence[Sequence[str]], align: str, *, indent: int = 0) -
 
 
 def print_stage(stage: str) -> None:
-    """Print what is being done, on standard error."""
     click.echo(f"{stage} ...", err=True)
 
 
 def print_warning(text: str) -> None:
-    """Print a warning on standard error."""
     click.echo(f"warning: {text}", err=True)
 
 
 def print_error(error: BlindcalError) -> None:
-    """Print an error on standard error, in one line without a traceback."""
     click.echo(f"error: {error_text(error)}", err=True)
 
 
 def error_text(error: BlindcalError) -> str:
-    """The message of an error and its remedy, with options in the form of the command line."""
     return error.render(command_line_option)
 
 
 def command_line_option(name: str, value: object) -> str:
-    """An option on the command line: ``force=True`` is ``--force``, ``limit=20`` is ``--set limit=20``.
-
-    An ellipsis and ``None`` stand for a value that the user chooses.
-    """
+    """An option as on the command line; ``None`` and an ellipsis stand for a value that the user chooses."""
     from blindcal.settings import SETTINGS  # slow to import, and an error is rare
 
     if name in SETTINGS.keys() - AUDIT_SETTINGS:

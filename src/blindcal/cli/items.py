@@ -87,7 +87,6 @@ options.fill_help(command, size=f"{catalogue.BUILTIN_SIZE:,}", families=", ".joi
 
 @contextlib.contextmanager
 def _output(out: Path | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that appears only when it is complete."""
     if out is None:
         yield sys.stdout.buffer
         sys.stdout.flush()

@@ -33,16 +33,15 @@ PathOrPaths = TypeVar("PathOrPaths", Path, tuple[Path, ...])
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", tuple: "TEXT,TEXT", Mapping: "JSON"}
 
 
-# Types of values that click does not have
+# Types that click lacks
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range; neither ``nan``, which passes every range check, nor ``inf``."""
+    """A range without ``nan``, which passes every range check of click, and without ``inf``."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse the text of the option."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a number.", param, ctx)
@@ -50,14 +49,13 @@ class FiniteRange(click.FloatRange):
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # before 8.4, click's own takes no type
-    """A type whose values ``parse`` reads from text; the help shows ``name`` for it."""
+    """A type whose values ``parse`` reads; the help shows ``name``."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the text of the option; a default may already be parsed."""
         try:
             return self.parse(value) if isinstance(value, str) else value
         except InputError as error:
@@ -65,7 +63,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # before 8.4, click's 
 
 
 def field_value(rule: FieldRule, text: str) -> Any:
-    """The value of a field; a shell passes ``\\n`` and ``\\t`` in a prompt as two characters each."""
+    """Parse a field; shells pass ``\\n`` and ``\\t`` in a prompt as two characters each."""
     if rule.name in ("template", "system", "instruction"):
         text = text.replace("\\n", "\n").replace("\\t", "\t")
     return rule.parse(text)
@@ -79,7 +77,7 @@ SHARE = FiniteRange(0, 1)
 INNER_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
 
 RULES = {**rules_of(Limits), **SETTINGS}
-#: What the options of some fields have besides the type, the default and the help of the field.
+#: Attributes of options that the field's annotation does not give.
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "model": {"required": True},
     "base_url": {"default": OPENAI, "envvar": "OPENAI_BASE_URL", "show_envvar": True, "metavar": "URL"},
@@ -96,7 +94,6 @@ _FLAGS = {"by_field": "--by"}
 
 
 def combined(*options: Decorator) -> Decorator:
-    """Several options as one decorator, in the order in which the help shows them."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -107,12 +104,11 @@ def combined(*options: Decorator) -> Decorator:
 
 
 def taken(kind: Callable[..., T], given: dict[str, Any]) -> T:
-    """A record made from the options that have the names of its fields; they are removed from ``given``."""
+    """Make a record from the options named like its fields, and remove them from ``given``."""
     return kind(**{name: given.pop(name) for name in signature(kind).parameters if name in given})
 
 
 def fill_help(command: click.Command, **values: object) -> None:
-    """Replace each ``{name}`` in the help of a command by its value."""
     for name, value in values.items():
         command.help = (command.help or "").replace(f"{{{name}}}", str(value))
 
@@ -121,10 +117,7 @@ def fill_help(command: click.Command, **values: object) -> None:
 
 
 def field(name: str, record: Any = None, **attributes: Any) -> Decorator:
-    """The option that sets a field of a record, by default `Settings` or `Limits`.
-
-    Attributes override what the annotation of the field says.
-    """
+    """The option for a field of a record, by default `Settings` or `Limits`; ``attributes`` override it."""
     rule = RULES[name] if record is None else rules_of(record)[name]
     usual: dict[str, Any] = {"help": rule.about}
     if rule.kind is bool:
@@ -140,17 +133,15 @@ def field(name: str, record: Any = None, **attributes: Any) -> Decorator:
 
 
 def fields(*names: str) -> Decorator:
-    """The options that set these fields."""
     return combined(*map(field, names))
 
 
 def record_fields(record: Any) -> Decorator:
-    """The options that set all fields of a record."""
     return combined(*(field(name, record) for name in rules_of(record)))
 
 
 def set_option(*names: str, accepted: Iterable[str] = SETTINGS) -> Decorator:
-    """``--set NAME=VALUE`` for the settings that a command accepts besides those with options, ``names``."""
+    """``--set NAME=VALUE`` for the ``accepted`` settings; the help omits ``names``, which have options."""
     others = ", ".join(sorted(set(accepted).difference(names)))
 
     def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
@@ -178,13 +169,13 @@ def set_option(*names: str, accepted: Iterable[str] = SETTINGS) -> Decorator:
 
 
 def settings(*names: str) -> Decorator:
-    """The options for these settings, by default those of an audit, and ``--set`` for the others."""
+    """Options for these settings, by default those of an audit, and ``--set`` for the others."""
     names = names or AUDIT_SETTINGS
     return combined(fields(*names), set_option(*names))
 
 
 def chosen_settings(chosen: dict[str, Any], **more: Any) -> Settings:
-    """The settings that the options of a command give; ``--set`` has the last word."""
+    """The settings that a command's options give; ``--set`` overrides the others."""
     changed = chosen.pop("changed")
     given = {name: value for name, value in chosen.items() if value is not None}
     return Settings(**{**given, **more, **changed})
@@ -193,7 +184,6 @@ def chosen_settings(chosen: dict[str, Any], **more: Any) -> Settings:
 def _two_words(
     _: click.Context, __: click.Parameter, words: tuple[str, ...] | None
 ) -> tuple[str, str] | None:
-    """The positive and the negative answer word, or ``None`` if none are given."""
     if words is not None and len(words) != 2:
         raise click.BadParameter("takes two words, the positive one first")
     return words
@@ -211,7 +201,7 @@ limit_options = fields("concurrency", "rpm", "tpm", "max_queries", "max_cost")
 
 
 def existing_runs(_: click.Context, __: click.Parameter, given: PathOrPaths) -> PathOrPaths:
-    """Raise an error for a run that does not exist, which names those that do."""
+    """Raise an error that names the existing runs, if a given one does not exist."""
     for path in given if isinstance(given, tuple) else (given,):
         if not path.exists():
             runs = sorted(str(file.parent) for file in Path("runs").glob(f"*/{RUN_FILE}"))
@@ -222,7 +212,6 @@ def existing_runs(_: click.Context, __: click.Parameter, given: PathOrPaths) -> 
 
 
 def run_argument(name: str = "run", **attributes: Any) -> Decorator:
-    """The folder of a run, or several."""
     return click.argument(name, type=PATH, callback=existing_runs, **attributes)
 
 
@@ -230,7 +219,6 @@ def run_argument(name: str = "run", **attributes: Any) -> Decorator:
 
 
 def json_option(prints: str = "Print one JSON object.") -> Decorator:
-    """JSON output, for programs."""
     return click.option("--json", "as_json", is_flag=True, help=prints)
 
 
@@ -241,7 +229,6 @@ quiet_option = click.option("--quiet", is_flag=True, help="Print errors only, an
 
 
 def _prices(text: str) -> Prices:
-    """Dollars per million input and output tokens: 0.15,0.6."""
     try:
         price_in, price_out = map(float, text.split(","))
         return Prices(price_in, price_out)
@@ -259,7 +246,7 @@ prices_option = click.option(
 
 
 def prices(given: Prices | None, settings: Settings, *, quiet: bool = False) -> Prices | None:
-    """The prices given, or OpenAI's list prices for its own models at its own URL, with their date."""
+    """The prices given, or OpenAI's list prices (with a notice of their date) at its own URL."""
     listed = settings.list_prices
     if given is not None or listed is None:
         return given
@@ -274,7 +261,7 @@ def prices(given: Prices | None, settings: Settings, *, quiet: bool = False) -> 
 def check_priced(
     max_cost: float | None, prices: Prices | None, address: Address, flag: str = "--max-cost"
 ) -> None:
-    """Raise an error if the cost is limited, by the option ``flag``, and the prices are unknown."""
+    """Raise an error if option ``flag`` limits the cost and the prices are unknown."""
     if max_cost is None or prices is not None:
         return
     model = printable(address.model, 60)
@@ -289,11 +276,7 @@ def check_priced(
 
 
 def check_key(address: Address, *, begun: bool = False) -> None:
-    """Report a missing API key before anything else is done, if it is likely to matter.
-
-    It is an error if the endpoint is known to require one. For a run that has ``begun`` it is only a
-    warning, because the run may need no more queries.
-    """
+    """Report a missing API key: only a warning if the run has ``begun``, as it may need no more queries."""
     name = printable(address.api_key_env, 80)
     address.check_key(begun=begun)
     host = address.keyless_host()

@@ -174,7 +174,7 @@ def command(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """The assumed shape of a model, and what else is known from where it comes from, such as a run."""
+    """An assumed shape, and what its run or score file adds to a plan."""
 
     shape: shapes.Shape
     method: str = "latent"
@@ -227,7 +227,6 @@ def _too_few(plan: Plan, queries: float) -> str:
 
 
 def _origin(source: _Source) -> str:
-    """Where the number of items comes from if none was given."""
     if source.items:
         return ", as many as the shape's; give a file of items or --sample N to plan for another number"
     return ", assumed: give a file of items or --sample N"
@@ -254,7 +253,7 @@ def _print_choices(plans: tuple[Plan, ...], shape: shapes.Shape, inputs: PlanInp
 
 
 def print_plan(plan: Plan, method: str) -> None:
-    """Print the queries, the tokens and the cost of a plan, or how to find them out."""
+    """Print the queries, tokens and cost of a plan, or the options that make them known."""
     controls = f", {plan.control_queries:,} controls" if plan.control_queries else ""
     probe = f", and about {plan.probe_queries} for the probe" if plan.probe_queries else ""
     print_field("queries", f"{plan.queries:,} by {method}{controls}{probe}")

@@ -112,7 +112,6 @@ def _method_row(option: MethodOption) -> list[str]:
 
 
 def _advice(endpoint: EndpointProbe) -> str:
-    """What to do next."""
     result = endpoint.probe
     if result.remedy:
         return printable(error_text(UnfitError(result.remedy, options=result.remedy_options)), 400)

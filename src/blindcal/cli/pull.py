@@ -25,6 +25,6 @@ def command() -> None:
 
 
 def pull_with_progress() -> Path:
-    """Download the default model, or find it in the cache, with a progress bar."""
+    """Download the default model with a progress bar, or take it from the cache."""
     with count_bar(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME, delay=1) as progress:
         return models.pull(progress)

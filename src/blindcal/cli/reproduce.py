@@ -21,7 +21,6 @@ MOST_BUDGET = 8
 
 
 def _budgets(text: str) -> tuple[int, ...]:
-    """Numbers of queries per item: 1-8, or 1,2,4."""
     try:
         low, dash, high = text.partition("-")
         budgets = set(range(int(low), int(high) + 1) if dash else map(int, text.split(",")))

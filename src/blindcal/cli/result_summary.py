@@ -98,7 +98,6 @@ def _auroc(result: AuditResult) -> str:
 
 
 def _print_by_answer(result: AuditResult) -> None:
-    """Print a line per answer if there are more than two, and how far their shares are from the labels'."""
     if not result.by_answer:
         return
     print_field("answers", "those given")
@@ -126,7 +125,6 @@ def _print_by_answer(result: AuditResult) -> None:
 
 
 def _print_parts(result: AuditResult) -> None:
-    """Print a line per part (the largest if there are many), and whether they differ by more than chance."""
     if not result.parts:
         return
     largest = sorted(result.parts, key=lambda part: part.items, reverse=True)[:MOST_PARTS]
@@ -166,7 +164,7 @@ def _print_parts(result: AuditResult) -> None:
 
 
 def part_alarm(part: Part) -> str:
-    """What the tests show about a part; nothing if they show nothing."""
+    """What the tests show about a part; empty if nothing."""
     tests = {"miscalibrated": part.calibrated_pvalue, "differs": part.same_pvalue}
     return ", ".join(name for name, pvalue in tests.items() if pvalue is not None and pvalue < ALPHA)
 

@@ -94,7 +94,6 @@ def _refuse_replay_options() -> None:
 
 
 def _wait(base_url: str, name: str, alive: Callable[[], bool]) -> None:
-    """Print the address and wait for Ctrl-C or SIGTERM; raises `ServerError` if the server dies before."""
     with _stop_signals() as stopped:
         name = printable(name)
         click.echo(
@@ -112,7 +111,6 @@ def _wait(base_url: str, name: str, alive: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set."""
     event = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -102,7 +102,6 @@ def command(
 
 
 def _print(rows: list[tuple[str, Simulation]]) -> None:
-    """Print a line per file and method, then the mean of each method over the files."""
     table = [["file", "n", "method", "queries", "oracle", "estimate", "sd", "mean |error|"]]
     for name, result in rows:
         mean, sd = np.mean(result.estimates), np.std(result.estimates)

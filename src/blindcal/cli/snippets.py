@@ -1,4 +1,4 @@
-"""The requests that decide by a threshold, ready to run: as a shell command, or as a Python program."""
+"""Requests that decide by a threshold, ready to run: as a shell command or a Python program."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer_to(body):
 
 
 def curl(request: DecisionRequest, *, varies: bool = False) -> str:
-    """The requests as shell commands; ``varies`` says that some questions have fewer options."""
+    """The requests as shell commands; ``varies`` if some questions have fewer options."""
     if not request.confirm:
         return f"{_comment(varies)}\n{_command(request, request.ask)}\n"
     parts = [_comment(varies), "# Ask:", _command(request, request.ask)]
@@ -51,10 +51,7 @@ def curl(request: DecisionRequest, *, varies: bool = False) -> str:
 
 
 def python(request: DecisionRequest, *, varies: bool = False) -> str:
-    """The requests as a Python program without dependencies.
-
-    It prints ``positive`` or ``negative``; with more than two answers, the answer or ``abstain``.
-    """
+    """A Python program that prints ``positive`` or ``negative``, or an answer or ``abstain``."""
     header, _, scheme = request.key_header.partition(": ")
     constants = [f"ask = json.loads({json.dumps(request.ask)!r})"]
     if request.confirm:
@@ -92,5 +89,4 @@ def _command(request: DecisionRequest, body: dict[str, Any]) -> str:
 
 
 def _meanings(tokens: Sequence[Sequence[str]], names: Sequence[str]) -> dict[str, str]:
-    """What each text of an answer means."""
     return {spoken(text): name for name, texts in zip(names, tokens, strict=True) for text in texts}

@@ -86,7 +86,6 @@ def _status(path: Path) -> dict[str, Any]:
 
 
 def _fields(status: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a status, as printed."""
     usage, probe, controls, result = (status[part] for part in ("usage", "probe", "controls", "result"))
     queries = "queries as usual"
     if (mean := status["queries"]) is not None:

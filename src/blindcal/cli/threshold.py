@@ -179,7 +179,6 @@ def _check_options(
 
 
 def _warn_about_run(run: Run) -> None:
-    """Warn about everything that makes thresholds from this run less reliable."""
     result = run.result
     if not result.complete:
         print_warning(f"the audit is not finished ({printable(str(result.stopped), 200)})")
@@ -195,7 +194,6 @@ def _warn_about_run(run: Run) -> None:
 
 
 def _warn_about_untested(run: Run, threshold: float) -> None:
-    """Warn if hardly any query tested thresholds beyond this one."""
     asked = expit(-run.answered.shifts[run.answered.temperatures == 0])
     beyond = int((asked >= threshold).sum() if threshold > 0.5 else (asked <= threshold).sum())
     if asked.size and beyond < TESTED:
@@ -235,8 +233,7 @@ def _print_all(
 
 
 def _interval(estimate: Estimate, digits: int) -> str:
-    """An estimate with its interval; the level is that of all, and is printed below the table."""
-    return f"{replace(estimate, level=None):.{digits}f}"
+    return f"{replace(estimate, level=None):.{digits}f}"  # the level is printed once, below the table
 
 
 # The chosen threshold
@@ -271,7 +268,6 @@ def _print(
 
 
 def _rule(point: OperatingPoint, run: Run, request: DecisionRequest | NotIdentifiedError) -> tuple[str, str]:
-    """The name and the value of what decides, in words."""
     if not run.result.answers:
         positive = printable(run.result.targets.positive[0].text.strip(), 40)
         digits = ".4f" if 0.0005 < point.threshold < 0.9995 else ".7g"

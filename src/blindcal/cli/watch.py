@@ -169,16 +169,15 @@ def command(
 
 
 class LookOutputs:
-    """What is printed and written at each look; a page that cannot be written is a warning."""
+    """Prints and writes each look; a page that cannot be written is a warning."""
 
     def __init__(self, bar: ProgressBar, *, as_json: bool, quiet: bool) -> None:
         self._print = bar.wrap_print(click.echo)
         self._message = bar.wrap_print(lambda text: click.echo(text, err=True))
         self._as_json, self._quiet = as_json, quiet
-        self._known: set[str] = set()  # alarms that were printed
+        self._known: set[str] = set()  # alarms already printed
 
     def __call__(self, result: WatchResult) -> None:
-        """Print and write what one look shows."""
         if self._as_json:
             self._print(result.to_json().decode())
         elif not self._quiet:
@@ -193,12 +192,11 @@ class LookOutputs:
             self.warn(f"{error_text(error)}; the next look tries again")
 
     def warn(self, text: str) -> None:
-        """Print a warning, also with ``quiet``."""
+        """Print a warning, even if ``quiet``."""
         self._message(f"warning: {text}")
 
 
 def _print_end(result: WatchResult) -> None:
-    """What the watch cost and where its files are, on standard error."""
     field, spend = partial(print_field, err=True), result.spend
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
     if result.cost_today is not None:

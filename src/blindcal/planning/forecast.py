@@ -1,9 +1,8 @@
 """Forecasts of the width of an audit's interval.
 
-For an assumed shape, the expected counts of a design can be computed, and the curvature of one fit to them
-is the information in such answers (METHOD 4). A forecast therefore takes a tenth of a second for any number
-of items. Follow-up queries depend on the answers, so an audit with them is simulated instead, and its spread
-scaled to the number of items. docs/plan.md compares forecasts with many simulated audits.
+The curvature of one fit to the expected counts of a design is the information in its answers (METHOD 4).
+Follow-up queries depend on the answers, so an audit with them is simulated, and its spread scaled to the
+number of items. docs/plan.md compares forecasts with many simulated audits.
 """
 
 from __future__ import annotations
@@ -34,26 +33,14 @@ _AUDITS = 12  # simulated estimates whose intervals are averaged
 _REFITS = 240  # refits in place of a linear approximation, where the likelihood is nearly flat
 _ROUGHLY = 1e-3  # log-likelihood units at which a fit may stop: far below the uncertainty of the answers
 _REHEARSED = 3000  # items of the simulated audit
-#: Most queries per item for which widths are forecast; well before, only the noise of the labels is left.
+#: Maximum queries per item of a forecast; well before, only the noise of the labels is left.
 MAX_QUERIES = 8.0
 
 
 def half_width(
     shape: Shape, method: str, n: int, queries: float, *, bins: int = 5, level: float = 0.95
 ) -> float | None:
-    """Forecast the half-width of the interval of the ECE; ``None`` for methods without intervals.
-
-    Parameters
-    ----------
-    shape : Shape
-        What is assumed about the model.
-    method : str
-        A method whose answers follow from probabilities.
-    n, queries : int, float
-        Number of items, and mean queries per item; below one, only some of the items are asked.
-    bins, level : int, float
-        Bins of the ECE, and confidence level of its interval.
-    """
+    """Forecast the half-width of the interval of the ECE; ``None`` for methods without intervals."""
     if method not in SIMULABLE:
         raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
     METHODS[method].check_queries(queries)
@@ -70,10 +57,6 @@ def half_width(
 
 @lru_cache(maxsize=64)
 def _mean_width(shape: Shape, method: str, n: float, queries: float, bins: int, level: float) -> float:
-    """Mean width of the intervals around a few estimates, from the smallest to the largest.
-
-    Each interval includes the effect of the unseen share.
-    """
     draws = _gaps(shape, method, float(f"{n:.3g}"), queries, bins)  # similar numbers share a fit
     off, unseen = draws - draws.mean(axis=0), unseen_share(n, level)
     step = len(draws) // _AUDITS
@@ -87,7 +70,6 @@ def _mean_width(shape: Shape, method: str, n: float, queries: float, bins: int, 
 
 @lru_cache(maxsize=128)
 def _gaps(shape: Shape, method: str, n: float, queries: float, bins: int) -> FloatArray:
-    """Draws from the sampling distribution of the estimated gaps."""
     if method == "latent" and queries > 1:
         # With several answers per item the prior matters little: the spread is proportional to 1/sqrt(n).
         draws = _rehearsed(shape, queries, bins)
@@ -99,7 +81,6 @@ def _gaps(shape: Shape, method: str, n: float, queries: float, bins: int) -> Flo
 
 @lru_cache(maxsize=32)
 def _rehearsed(shape: Shape, queries: float, bins: int) -> FloatArray:
-    """Draws of the gaps after a simulated audit by `latent` of items spread evenly over a shape."""
     labels, p = shape.spread(_REHEARSED, np.random.default_rng(0))
     answers = design.answer_design(
         design.LatentDesign(labels, queries, 0),
@@ -109,12 +90,8 @@ def _rehearsed(shape: Shape, queries: float, bins: int) -> FloatArray:
 
 
 def _linear_draws(patterns: Patterns, bins: int) -> FloatArray:
-    """Draws of the gaps fitted to patterns, linear in the coefficients, with the covariance of the fit.
-
-    All fits use the same normal draws, in pairs of opposite sign, so that forecasts for similar numbers of
-    items do not differ by chance.
-    """
     ensemble = fit_ensemble(patterns, enough=_ROUGHLY)
+    # Every fit uses the same draws, so that forecasts for similar n do not differ by chance.
     half = np.random.default_rng(0).standard_normal((_DRAWS // 2, bins))
     noise = np.stack([half, -half], axis=1).reshape(_DRAWS, bins)
     place = (np.arange(_DRAWS) * 0.6180339887498949 + 0.5) % 1  # golden ratio: evenly over (0, 1)
@@ -130,10 +107,7 @@ def _linear_draws(patterns: Patterns, bins: int) -> FloatArray:
 
 
 def _refitted_draws(patterns: Patterns, bins: int) -> FloatArray:
-    """Draws of the gaps refitted to resampled items, as an audit does for its intervals.
-
-    Two equal questions per item leave the likelihood too flat for a linear approximation.
-    """
+    """Used where equal questions leave the likelihood too flat for a linear approximation."""
     ensemble = fit_ensemble(patterns, enough=_ROUGHLY)
     rng = np.random.default_rng(0)
     which = rng.choice(ensemble.weights.size, size=_REFITS, p=ensemble.weights)
@@ -155,13 +129,12 @@ def _expected(table: FloatArray, method: str, n: float, queries: float) -> Patte
 
 
 def _readings(table: FloatArray, n: float) -> Patterns:
-    """Expected counts of exact readings of the probability: one pattern per label and cell."""
     cells = np.flatnonzero(table > 1e-9)
     return Patterns(start=cells, stop=cells + 1, counts=n * table[cells])
 
 
 def _thresholds(table: FloatArray, n: float) -> Patterns:
-    """Expected counts of one threshold query per item in the design of :class:`LatentDesign`."""
+    """One threshold query per item, as in `LatentDesign`."""
     edges = np.arange(2, CELLS, _COARSE)
     middles = np.concatenate([[0.0], (EDGES_P[edges[1:]] + EDGES_P[edges[:-1]]) / 2, [1.0]])
     pilot = design.PILOT if n >= design.LEAST_PILOT else 1.0
@@ -184,7 +157,7 @@ def _thresholds(table: FloatArray, n: float) -> Patterns:
 
 
 def _samples(table: FloatArray, n: float, queries: float, temperatures: tuple[float, ...]) -> Patterns:
-    """Expected counts of sampled answers, with temperatures in turn as in :class:`SampledDesign`."""
+    """Temperatures in turn, as in `SampledDesign`."""
     whole = int(queries)
     labels, curves, counts = [], [], []
     for times, share in ((whole, whole + 1 - queries), (whole + 1, queries - whole)):
@@ -200,10 +173,7 @@ def _samples(table: FloatArray, n: float, queries: float, temperatures: tuple[fl
 
 
 def _curves(times: int, heats: FloatArray) -> Iterator[FloatArray]:
-    """P(outcome | cell) of every outcome: the number of positive samples at each temperature.
-
-    Each temperature is the first one in turn.
-    """
+    """P(outcome | cell): the positives at each temperature, each of which is the first in turn."""
     chance = expit(MID_S[:, None] / heats)
     for start in range(heats.size):
         asked = np.bincount((start + np.arange(times)) % heats.size, minlength=heats.size)

@@ -25,7 +25,7 @@ from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
 PROBE_QUERIES, CHOICE_PROBE_QUERIES = 170, 240
-"""Pilot queries and probe together, roughly; with two answers, and with more."""
+"""Approximate queries of pilot and probe, with two answers and with more."""
 LATENCY = 0.6  # seconds per reply, assumed if unknown
 
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
@@ -33,20 +33,19 @@ _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Mean tokens per query; ``counted`` says whether they were counted or estimated."""
+    """Mean tokens per query; ``counted`` is false if they are estimated."""
 
     prompt: float
     completion: float = 1.0
     counted: bool = False
 
     def total(self, queries: int) -> tuple[int, int]:
-        """The input and output tokens of a number of queries."""
         return round(self.prompt * queries), round(self.completion * queries)
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Speed of queries: seconds per reply, concurrent queries, requests and tokens per minute."""
+    """Seconds per reply, concurrent queries, and limits on requests and tokens per minute."""
 
     latency: float = LATENCY
     concurrency: int = 32
@@ -54,7 +53,7 @@ class Throughput:
     tpm: float | None = None
 
     def seconds(self, queries: int, tokens: float) -> float:
-        """The minimum time for this many queries with this many tokens in total."""
+        """Minimum duration; ``tokens`` is the total over all queries."""
         waits = [queries * self.latency / self.concurrency]
         waits += [60 * queries / self.rpm] if self.rpm else []
         waits += [60 * tokens / self.tpm] if self.tpm else []
@@ -65,10 +64,8 @@ class Throughput:
 class Plan:
     """The queries, cost and expected precision of an audit; ``None`` for what is not known in advance.
 
-    ``queries`` are those of the design, ``probe_queries`` roughly those of the probe, and
-    ``control_queries`` those that watch the endpoint during the run; tokens and cost include all of them.
-    ``counted`` says whether the tokens were counted or estimated. ``half_width`` is that of the interval of
-    the ECE, for a model of the assumed shape.
+    ``probe_queries`` is approximate. Tokens and cost include the probe and the controls, and are estimated
+    unless ``counted``. ``half_width`` is that of the interval of the ECE, for the assumed shape.
     """
 
     items: int
@@ -134,21 +131,21 @@ def plan_audit(
     throughput: Throughput | None = None,
     shape: Shape | str | None = DEFAULT,
 ) -> Plan:
-    """Plan an audit without asking anything; this works in a notebook, too.
+    """Plan an audit without asking anything.
 
     Parameters
     ----------
     items : path
-        A file of labelled questions or the name of a named set.
+        File of labelled questions, or name of a set.
     settings : Settings
-        The settings of the planned audit; ``auto`` is planned as `latent`.
+        Settings of the audit; ``auto`` is planned as `latent`.
     prices : Prices, optional
         Dollars per million tokens; by default OpenAI's dated list prices of some models, at its own address.
     throughput : Throughput, optional
         How fast queries are answered.
     shape : Shape or str, optional
-        What is assumed about the model, or its name (see ``blindcal plan``); ``None`` leaves out the expected
-        precision, which is not known for items with more than two answers.
+        Assumed shape of the model, or its name (see ``blindcal plan``). Without one, or with more than two
+        answers, the precision is not forecast.
     """
     method = settings.assumed_method
     loaded = open_items(items, settings.prompt)
@@ -169,16 +166,11 @@ def plan_audit(
 
 
 def probe_queries(*, several: bool) -> int:
-    """The number of queries that a probe takes, roughly."""
     return CHOICE_PROBE_QUERIES if several else PROBE_QUERIES
 
 
 def count_tokens(items: Items, settings: Settings) -> TokenCount:
-    """Mean tokens per query.
-
-    They are counted if the model's vocabulary is available (a named tokenizer or an OpenAI model, with the
-    extra ``tokenizers`` installed), and otherwise estimated from the number of characters.
-    """
+    """Count the mean tokens per query, or estimate them from the characters without a vocabulary."""
     counting = _count_tokens(items, settings)
     try:
         asyncio.get_running_loop()
@@ -216,10 +208,9 @@ def smallest_plans(
     budgets: Iterable[float] | None = None,
     most: int = _MOST,
 ) -> tuple[Plan, ...]:
-    """The smallest audit with an interval of this half-width, for each number of queries per item.
+    """Find the smallest audit with this half-width for each number of queries per item; fewest queries first.
 
-    ``budgets`` are the queries per item, by default those of the method. Those that do not reach it even
-    with ``most`` items are left out. The plan with the fewest queries comes first.
+    ``budgets`` are these numbers, by default the method's. No plan has more than ``most`` items.
     """
     if not method_of(method).fitted:
         raise InputError(f"method: {method} gives no interval; plan with latent")
@@ -229,7 +220,6 @@ def smallest_plans(
 
 
 def _smallest(inputs: PlanInputs, width: float, method: str, queries: float, most: int) -> Plan | None:
-    """The plan with the fewest items, to about one per cent, that reaches a half-width."""
     from scipy.optimize import brentq  # slow to import, and rarely needed
 
     def excess(log_n: float) -> float:

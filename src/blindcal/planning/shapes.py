@@ -1,8 +1,4 @@
-"""Shapes: what is assumed about a model before it is asked, as a joint table of label and confidence.
-
-A *shape* is the distribution of a model's confidence and its reliability curve. A plan takes one by name,
-from a score file, or from the fit of a finished run.
-"""
+"""Shapes: assumed distributions of a model's confidence, each with a reliability curve."""
 
 from __future__ import annotations
 
@@ -37,11 +33,10 @@ class Shape:
         return hash(self.table.tobytes())
 
     def ece(self, bins: int = 5) -> float:
-        """The population's binned ECE."""
         return float(of.ece(self.table, bins))
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-        """Labels and probabilities of n items drawn from the shape."""
+        """Draw the labels and probabilities of n items."""
         return self._at(rng.random(n), rng.random(n))
 
     def spread(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
@@ -55,11 +50,7 @@ class Shape:
         return label.astype(np.int64), EDGES_P[cell] + within * (EDGES_P[cell + 1] - EDGES_P[cell])
 
     def with_ece(self, ece: float, bins: int = 5) -> Shape:
-        """The same confidences, with departures from calibration scaled so that the ECE is ``ece``.
-
-        A calibrated shape has no departure to scale, so it is made overconfident: all log-odds become too
-        large by the same factor.
-        """
+        """Scale the departures from calibration to this ECE; a calibrated shape becomes overconfident."""
         from scipy.optimize import brentq  # slow to import, and rarely needed
 
         density = self.table[:CELLS] + self.table[CELLS:]
@@ -88,7 +79,7 @@ def _joint(name: str, density: FloatArray, curve: FloatArray) -> Shape:
 
 
 def _normal(*parts: tuple[float, float, float]) -> FloatArray:
-    """A mixture of normal log-odds, each given as (share, mean, standard deviation)."""
+    """A mixture of normal log-odds: the (share, mean, standard deviation) of each."""
     return np.asarray(sum(share * np.diff(ndtr((EDGES_S - mean) / sd)) for share, mean, sd in parts))
 
 
@@ -113,7 +104,6 @@ DEFAULT = "overconfident"
 
 
 def preset(name: str) -> Shape:
-    """A shape by name."""
     if name not in PRESETS:
         raise InputError(f"shape: must be one of {', '.join(PRESETS)}, got {name!r}")
     return _joint(name, *PRESETS[name]())
