@@ -1,8 +1,8 @@
-"""Designs for items with more than two answers: the plain answer first, then queries about it (METHOD 8).
+"""Designs for items with more than two answers: the plain answer, then queries about it (METHOD 8).
 
-Half of the queries about a given answer shift it alone, and so test its margin over the strongest other
-answer. The other half adds Gumbel numbers to the other answers, and so reads its log-odds against all of
-them, with noise. The first kind is sharp, the second shows what the first one means.
+Half of these queries shift the given answer alone, which tests its margin over the strongest other one. The
+other half adds Gumbel numbers to the other answers, which reads the log-odds against all of them, with noise.
+The first kind is sharp; the second shows what the first one means.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns, axis_of, read
 from blindcal.records import PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
 
-# Log-odds plus shift at which a Gumbel query tells most: the same answer then comes again one time in five.
+# Log-odds plus shift at which a Gumbel query is most informative: one in five repeats the given answer.
 _TELLING = -float(np.log(-np.log(0.2)))
-_EVEN = 0.1  # share of the Gumbel queries that stay evenly spread
-_STEP = 0.5  # of the shifts of Gumbel queries, so that answers aggregate
+_EVEN = 0.1  # share of evenly spread Gumbel queries
+_STEP = 0.5  # grid of the shifts of Gumbel queries, so that answers aggregate
 
 
 def more_than_plain(queries: float) -> float:
-    """The queries per item, which must be more than the plain answer."""
+    """Check that ``queries`` per item allow more than the plain answer."""
     if queries <= 1:
         raise InputError(
             "queries: with more than two answers the plain answer is the first query, and only further ones "
@@ -47,12 +47,10 @@ def more_than_plain(queries: float) -> float:
 
 
 def gumbel_numbers(shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
-    """Standard Gumbel numbers."""
     return np.asarray(-np.log(-np.log(rng.uniform(1e-300, 1.0, shape))))
 
 
 def _gumbel_shift(log_odds: FloatArray) -> FloatArray:
-    """The shift of a query with Gumbel numbers that tells most at these log-odds."""
     return np.asarray(_STEP * np.round((_TELLING - log_odds) / _STEP))
 
 
@@ -64,9 +62,9 @@ def choice_round(
     numbers: FloatArray | None = None,
     temperature: float = 0.0,
 ) -> Round:
-    """A round of queries to items with several answers; without ``about`` they are plain.
+    """A round of queries to items with several answers; they are plain without ``about``.
 
-    ``choices`` is the number of answers of every item, and ``numbers`` are added to the other answers.
+    ``choices`` is the number of answers of every item; ``numbers`` are added to the other answers.
     """
     size, k = items.size, int(choices.max())
     shifts = np.zeros(size) if shifts is None else shifts
@@ -86,11 +84,10 @@ def choice_round(
 
 @dataclass(frozen=True)
 class GivenAnswerDesign:
-    """The plain answer to every item, then queries about it where they tell most.
+    """The plain answer to every item, then queries about it where they are most informative.
 
-    ``queries`` is the mean number per item and includes the plain answer. A quarter of the items comes first,
-    as a pilot, with evenly spread queries; the others are asked where the pilot says that answers tell most.
-    Further queries go to the items whose confidence is least certain.
+    ``queries`` is the mean number per item, the plain answer included. A pilot of a quarter of the items gets
+    evenly spread queries and shows where to ask the others. Further queries go to the least certain items.
     """
 
     labels: IntArray
@@ -102,7 +99,6 @@ class GivenAnswerDesign:
         more_than_plain(self.queries)
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """Return the next round of plain answers or of queries about them."""
         order = proportional_order(self.labels, self.seed)
         n, first = order.size, self._first
         plain = 0 if answered.about is None else int((answered.about == PLAIN).sum())
@@ -123,14 +119,12 @@ class GivenAnswerDesign:
 
     @property
     def _first(self) -> int:
-        """Number of items whose plain answers are the first round."""
         n = self.labels.size
         return round(PILOT * n) if n >= LEAST_PILOT else n
 
     def _first_queries(
         self, known: Problem, items: IntArray, rng: np.random.Generator, *, even: bool
     ) -> Round:
-        """One query about the answer given to each of these items."""
         now = None if even else _Knowledge.of(known)
         shifts, gumbel = np.empty(items.size), np.zeros(items.size, bool)
         for right in (0, 1):
@@ -156,7 +150,6 @@ class GivenAnswerDesign:
     def _margin_shifts(
         self, now: _Knowledge | None, right: int, size: int, rng: np.random.Generator
     ) -> FloatArray:
-        """Shifts that test margins, spread evenly or where their answers vary most."""
         place = spread_evenly(size, rng)
         t = (1 + place) / 2 if now is None else quantiles(now.margins[right], place)
         return -EDGES_S[np.maximum(edge_of_threshold(t), HALF + 1)]
@@ -164,13 +157,11 @@ class GivenAnswerDesign:
     def _gumbel_shifts(
         self, now: _Knowledge | None, right: int, choices: IntArray, rng: np.random.Generator
     ) -> FloatArray:
-        """Shifts for queries with Gumbel numbers, spread evenly or around the log-odds that there are."""
         place = spread_evenly(choices.size, rng)
         t = 1 / choices + (1 - 1 / choices) * place if now is None else quantiles(now.odds[right], place)
         return _gumbel_shift(logit(np.clip(t, 1e-9, 1 - 1e-9)))
 
     def _follow_up(self, known: Problem, left: int, rng: np.random.Generator) -> Round | None:
-        """A second or later query about the answers whose confidence is least certain."""
         items = known.items
         now = _Knowledge.of(known)
         of_item = now.patterns.of_item
@@ -191,7 +182,7 @@ class GivenAnswerDesign:
 
 @dataclass(frozen=True, eq=False)
 class _Knowledge:
-    """What answers so far say, good enough to choose the next queries."""
+    """A rough fit of the answers so far, good enough to choose the next queries."""
 
     patterns: Patterns
     table: FloatArray
@@ -204,7 +195,6 @@ class _Knowledge:
 
     @property
     def confidence(self) -> FloatArray:
-        """The mean confidence in each cell."""
         return expit(self.patterns.axis.calibrated)
 
     @property
@@ -217,7 +207,7 @@ class _Knowledge:
 
     @property
     def odds(self) -> list[FloatArray]:
-        """Densities over the log-odds where queries with Gumbel numbers tell most, for each label."""
+        """Densities over the log-odds where Gumbel queries are most informative, for each label."""
         densities = []
         even = np.diff(EDGES_P)
         for cells in self.patterns.axis.to_log_odds(self.table).reshape(2, CELLS):
@@ -227,7 +217,7 @@ class _Knowledge:
 
     @property
     def mean_log_odds(self) -> FloatArray:
-        """The mean log-odds given each pattern."""
+        """Mean log-odds of each pattern."""
         size = len(self.patterns)
         parts = [slice(first, min(first + 2048, size)) for first in range(0, size, 2048)]
         means = [self.patterns.posterior(self.table, part) @ self.patterns.axis.calibrated for part in parts]
@@ -236,19 +226,14 @@ class _Knowledge:
 
 @dataclass(frozen=True)
 class DrawnAnswersDesign:
-    """The plain answer to every item and answers drawn at T = 1, all in one round.
-
-    ``queries`` is the mean number per item, the plain answer included; without ``greedy`` there is no plain
-    answer, and the first drawn one is the answer given.
-    """
+    """The plain answer to every item and answers drawn at T = 1, all in one round."""
 
     choices: IntArray
-    queries: float
+    queries: float  # mean number per item, the plain answer included
     seed: int
-    greedy: bool = True
+    greedy: bool = True  # if not, there is no plain answer: the first drawn one is the given answer
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """All queries at once."""
         if len(answered):
             return None
         n = self.choices.size

@@ -1,7 +1,7 @@
-"""Designs: which item is asked at which shift and temperature, in which round.
+"""Designs: the item, shift and temperature of each query, in rounds.
 
-A design returns *rounds*. A round depends only on the seed and on the answers to earlier rounds, so an
-interrupted run can be continued from its answers alone.
+A round depends only on the seed and on the answers to earlier rounds, so an interrupted run can be continued
+from its answers alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 #: Temperatures that together distinguish weak from strong preferences (METHOD 6); no API accepts more than 2.
 TEMPERATURES = (0.3, 0.6, 1.0, 2.0)
 
-PILOT = 0.25  # share of the first queries with evenly spread thresholds, before the informative rest
-LEAST_PILOT = 40  # with fewer first queries than this there is no pilot
+PILOT = 0.25  # share of the first queries, asked at evenly spread thresholds
+LEAST_PILOT = 40  # there is no pilot with fewer first queries
 _EVEN = 0.2  # share of the later thresholds that stay evenly spread, in case the pilot misleads
-_NEAR_BEST = 0.75  # a follow-up threshold is drawn from those with at least this share of the best gain
+_NEAR_BEST = 0.75  # follow-up thresholds have at least this share of the best gain
 _CHUNK = 2048  # patterns processed together, to limit memory
 
 
@@ -45,7 +45,7 @@ def make_round(items: IntArray, shifts: FloatArray, temperature: float | FloatAr
 
 
 def proportional_order(labels: IntArray, seed: int) -> IntArray:
-    """Items in random order, with all labels in their proportions in every stretch."""
+    """Items in random order, with the labels in proportion in every stretch."""
     rng = np.random.default_rng([seed, 4])
     place = np.empty(labels.size)
     for y in range(int(labels.max(initial=1)) + 1):
@@ -61,18 +61,14 @@ def spread_evenly(n: int, rng: np.random.Generator) -> FloatArray:
 
 @dataclass(frozen=True)
 class SampledDesign:
-    """Asks every item equally often at the given temperatures, without a shift, in one round.
-
-    If ``queries`` is a fraction, a random part of the items is asked once more than the others.
-    """
+    """Asks all items equally often at the given temperatures, without a shift, in one round."""
 
     n: int
-    queries: float
+    queries: float  # if not whole, a random part of the items is asked once more than the others
     temperatures: tuple[float, ...]
     seed: int
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """All queries at once."""
         if len(answered):
             return None
         rng = np.random.default_rng([self.seed, 1])
@@ -86,18 +82,15 @@ class SampledDesign:
 
 @dataclass(frozen=True)
 class BlindDesign:
-    """The paper's design: M random subsets, subset m asked at threshold t_m; t_1 = 0 is not asked (METHOD 3).
-
-    With ``members``, only these of the ``n`` items take part.
-    """
+    """The paper's design: M random subsets, subset m asked at threshold t_m, except t_1 = 0 (METHOD 3)."""
 
     n: int
     bins: int
     seed: int
-    members: IntArray | None = None
+    members: IntArray | None = None  # items that take part; None for all
 
     def thresholds(self) -> FloatArray:
-        """The threshold of each item: 0 for the subset that is not asked, NaN for items left out."""
+        """Threshold of each item: 0 for the subset that is not asked, NaN for items left out."""
         members = np.arange(self.n) if self.members is None else self.members
         thresholds = np.full(self.n, np.nan)
         subsets = blind_subsets(members.size, self.bins, np.random.default_rng([self.seed, 2]))
@@ -105,7 +98,6 @@ class BlindDesign:
         return thresholds
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """All queries at once."""
         thresholds = self.thresholds()
         asked = np.flatnonzero(thresholds > 0)
         if len(answered) or asked.size == 0:
@@ -121,7 +113,6 @@ class ExtractionDesign:
     queries: int
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """Ask each item at the middle of the range that its answers leave."""
         if len(answered) >= self.queries * self.n:
             return None
         low, high = flip_bounds(self.n, answered)
@@ -130,23 +121,22 @@ class ExtractionDesign:
 
 @dataclass(frozen=True)
 class LatentDesign:
-    """Dithered thresholds within each label, then follow-ups where an answer is expected to tell most.
+    """Dithered thresholds within each label, then follow-ups where an answer should be most informative.
 
-    The first queries take two rounds. A quarter of the items is asked at thresholds spread evenly over
-    (0, 1), the rest with a density proportional to the standard deviation of the answer (Neyman allocation).
-    Further queries go to the items whose probability is least certain, at thresholds that split the remaining
-    range (METHOD 5), in two rounds per query per item. The design ends early if no answer could tell anything
-    more. With a ``temperature``, answers at a threshold are noisy.
+    A pilot of a quarter of the items is asked at thresholds spread evenly over (0, 1), the rest with a
+    density proportional to the standard deviation of the answer (Neyman allocation). Further queries split
+    the remaining range of the least certain items (METHOD 5), in two rounds per query per item. The design
+    ends early once no answer would be informative.
     """
 
     labels: IntArray
     queries: float
     seed: int
-    temperature: float = 0.0
+    temperature: float = 0.0  # above 0, answers at a threshold are noisy
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of queries in each round."""
+        """Number of queries of each round."""
         n = self.labels.size
         total = max(1, round(self.queries * n))
         first = min(n, total)
@@ -160,7 +150,6 @@ class LatentDesign:
         return tuple(size for size in sizes if size)
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """Return the next pilot, dithered or follow-up round."""
         ends = np.cumsum(self.sizes)
         index = int(np.searchsorted(ends, len(answered), side="right"))
         if index == ends.size:
@@ -193,16 +182,12 @@ class LatentDesign:
 
 @dataclass(frozen=True)
 class StagedDesign:
-    """Stages of items, each with its own design; a stage starts when the earlier ones are complete.
+    """Stages of items, each with its own design; a stage starts when the earlier ones are complete."""
 
-    ``members`` are the sorted item numbers of each stage; its design numbers them from 0.
-    """
-
-    members: tuple[IntArray, ...]
+    members: tuple[IntArray, ...]  # sorted item numbers of each stage; its design numbers them from 0
     designs: tuple[Design, ...]
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """Return the next round of the first incomplete stage."""
         for members, own in zip(self.members, self.designs, strict=True):
             mine = answered.of(members)
             asked = own.next_round(replace(mine, items=np.searchsorted(members, mine.items)))
@@ -212,9 +197,9 @@ class StagedDesign:
 
 
 def threshold_densities(table: FloatArray, edges: FloatArray = EDGES_P) -> list[FloatArray]:
-    """The most informative thresholds for a joint table, as a density over the cells for each label.
+    """Most informative thresholds for a joint table, as a density over the cells for each label.
 
-    It is proportional to the standard deviation of the answer (Neyman allocation), mixed with an even part.
+    It is proportional to the standard deviation of the answer (Neyman allocation), plus an even part.
     ``edges`` are the confidences at the edges of the cells.
     """
     width = np.diff(edges)
@@ -234,28 +219,25 @@ def quantiles(density: FloatArray, u: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Splits:
-    """For each pattern, the range of the best edges to ask next and the variance of f that they explain."""
+    """Per pattern, the range of the best edges to ask next and the variance of f that they explain."""
 
     low: IntArray
     high: IntArray
     gain: FloatArray
 
     def edges(self, pattern: IntArray, rng: np.random.Generator) -> IntArray:
-        """One of the best edges for each of these patterns."""
+        """A random one of the best edges for each of these patterns."""
         low, high = self.low[pattern], self.high[pattern]
         return np.asarray(low + np.floor(rng.uniform(size=pattern.size) * (high - low + 1)).astype(np.int64))
 
 
 def ranked(gain: FloatArray, rng: np.random.Generator) -> IntArray:
-    """The places of the highest gains, ties in random order."""
+    """Places by decreasing gain, ties in random order."""
     return np.argsort(-gain * rng.uniform(0.999, 1.0, gain.size), kind="stable")
 
 
 def best_splits(patterns: Patterns, table: FloatArray, confidence: FloatArray = MID_P) -> Splits:
-    """Find the edges whose answers would explain most of the variance of f within each pattern.
-
-    ``confidence`` is f in each cell.
-    """
+    """Edges whose answers would explain most of the variance of f (``confidence``) within each pattern."""
     size = len(patterns)
     low, high, gain = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
     inner = np.arange(1, CELLS)
@@ -286,7 +268,7 @@ def answer_design(
 ) -> AnswerTable:
     """Run a design to its end; ``answer`` gets each round and the number of its first query.
 
-    It continues from ``answered`` and starts no further round after ``enough`` answers.
+    Continues from ``answered``, and starts no further round after ``enough`` answers.
     """
     answered = AnswerTable.empty() if answered is None else answered
     while len(answered) < enough and (asked := design.next_round(answered)) is not None:

@@ -1,8 +1,7 @@
-"""The registry of methods.
+"""The registry of methods, from which audits, simulations, reproductions, merges and plans make designs.
 
 A method consists of a design (which queries each item gets), an estimator, what both need of the endpoint,
-and the budgets that tables and plans compare. To add a method, add one entry to `METHODS`: audits,
-simulations, reproductions, merges and plans all make their designs here, and their estimates in `evidence`.
+and the budgets that tables and plans compare. To add a method, add one entry to `METHODS`.
 """
 
 from __future__ import annotations
@@ -32,63 +31,52 @@ TOO_FEW_REPEATED = (
     "wavers from one that is sure and often wrong"
 )
 
-_CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200
+_CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200  # control queries: share of n, and its range
 
 AUTO, ASSUMED = "auto", "latent"
-"""In place of a method: the best that the endpoint allows; and the one to assume until it is known."""
+"""Instead of a method: the best that the endpoint allows, and the one assumed until that is known."""
 ESTIMATOR_CHOICES = ("own", "latent")
-"""How answers can be read: by the method's own estimator, or by the likelihood of `latent`."""
+"""Estimators that can read answers: the method's own, or the likelihood of `latent`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignSpec:
-    """The inputs of a design; ``members`` are the items that take part, ``None`` for all.
-
-    ``choices`` is the number of answers of each item; ``None`` if there are two, as usual. ``summed`` says
-    that threshold answers follow the sum of several spellings: they are drawn as at T = 1.
-    """
+    """The inputs of a design."""
 
     labels: IntArray
     queries: float
     bins: int
     seed: int
-    members: IntArray | None = None
-    choices: IntArray | None = None
-    summed: bool = False
+    members: IntArray | None = None  # items that take part; None for all
+    choices: IntArray | None = None  # number of answers of each item; None if all have two
+    summed: bool = False  # threshold answers follow the sum of several spellings: drawn as at T = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SeveralAnswers:
-    """How a method audits items with more than two answers (METHOD 8): its design and usual queries per item.
-
-    ``answers`` describes the answers as in `Method`; if empty, they are those of two answers.
-    """
+    """How a method audits items with more than two answers (METHOD 8)."""
 
     design: Callable[[DesignSpec, IntArray], Design]
-    queries: float
-    answers: str = ""
+    queries: float  # usual mean number per item
+    answers: str = ""  # as in `Method`; if empty, those of two answers
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to audit.
-
-    ``estimator`` reads its answers, which ``answers`` describes ("K" stands for the number of queries per
-    item), ``queries`` is the usual mean number of queries per item, and ``design`` makes the design.
-    """
+    """One way to audit."""
 
     estimator: EstimatorName
-    queries: float
-    answers: str
+    queries: float  # usual mean number per item
+    answers: str  # description; "K" stands for the number of queries per item
     design: Callable[[DesignSpec], Design]
     biased: bool = True  # ``logit_bias`` is sent
     sampled: bool = False  # answers are drawn at T > 0
     way: Way = "thresholds"  # what it needs of the endpoint
-    tempered: bool = True  # a temperature is sent; if not, answers are drawn at the endpoint's own setting
+    tempered: bool = True  # a temperature is sent; if not, the endpoint uses its own
     budgets: tuple[int, ...] = tuple(range(1, 9))  # queries per item in the table of ``reproduce``
     plan_budgets: tuple[float, ...] = ()  # queries per item that a plan for a half-width compares
-    several: SeveralAnswers | None = None  # how it audits items with more than two answers, if it can
-    allowed: tuple[Callable[[float], bool], str] | None = None  # numbers of queries per item, and the rule
+    several: SeveralAnswers | None = None  # None if it takes two answers only
+    allowed: tuple[Callable[[float], bool], str] | None = None  # test of the queries, and its rule
 
     def check_queries(self, queries: float) -> None:
         """Raise `InputError` if the method cannot ask this number of queries per item."""
@@ -98,22 +86,21 @@ class Method:
             raise InputError(f"queries: {self.allowed[1]}, got {queries:g}")
 
     def usual_queries(self, *, several: bool) -> float:
-        """The usual mean number of queries per item, with two answers or with ``several``."""
         return self.queries if not several or self.several is None else self.several.queries
 
     @property
     def logprobs(self) -> bool:
-        """Whether probabilities are read from logprobs, instead of answers."""
+        """Whether probabilities are read from logprobs instead of answers."""
         return self.way == "logprobs"
 
     @property
     def fitted(self) -> bool:
-        """Whether its estimator is a fit, which gives a curve, operating points and intervals."""
+        """Whether its estimator is a fit, with a curve, operating points and intervals."""
         return self.estimator == "latent"
 
     @property
     def free_text(self) -> bool:
-        """Whether its answers may be sentences: it draws whole answers, and no bias acts on their tokens."""
+        """Whether its answers may be sentences: drawn whole, without a bias on their tokens."""
         return self.sampled and not self.biased
 
     @property
@@ -123,7 +110,7 @@ class Method:
 
     @property
     def usual_semantics(self) -> Semantics:
-        """The semantics by which tokens are chosen if none is asked for: logprobs show all spellings."""
+        """Default semantics for choosing tokens; logprobs show all spellings."""
         return "sum" if self.logprobs else "pair"
 
     def semantics(self, targets: Semantics) -> str:
@@ -134,7 +121,7 @@ class Method:
             return targets
         if not self.tempered:
             return "configured"
-        # A sampled answer follows the summed probability of all possible spellings.
+        # a sampled answer follows the summed probability of all spellings
         return "sum" if not self.biased or (self.sampled and targets == "max") else targets
 
 
@@ -258,17 +245,17 @@ SIMULABLE = tuple(name for name, method in METHODS.items() if method.simulable)
 
 
 def method_of(name: str) -> Method:
-    """The method with this name."""
+    """The method with this name; raises `InputError` if there is none."""
     if name not in METHODS:
         raise InputError(f"method: must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name]
 
 
 def estimator_of(method: str, estimator: str = "own") -> EstimatorName:
-    """The name of the estimator that reads a method's answers; ``latent`` can read most other methods' too.
+    """Name of the estimator that reads a method's answers.
 
-    Threshold and sampled answers of any design are readings of the hidden log-odds (METHOD 2), so one
-    likelihood fits them all. A confidence stated in words is not such a reading.
+    Threshold and sampled answers of any design are readings of the hidden log-odds (METHOD 2), so `latent`
+    fits them all. A confidence stated in words is not such a reading.
     """
     own = method_of(method).estimator
     if estimator not in ESTIMATOR_CHOICES:
@@ -278,9 +265,6 @@ def estimator_of(method: str, estimator: str = "own") -> EstimatorName:
     if own == "stated":
         raise InputError("estimator: latent reads answers of one word, and verbalized gets free text")
     return "latent"
-
-
-# Designs
 
 
 def make_design(
@@ -294,26 +278,10 @@ def make_design(
     choices: IntArray | None = None,
     summed: bool = False,
 ) -> Design:
-    """Make the design of a method.
+    """Make the design of a method, with this mean number of queries per item.
 
-    Parameters
-    ----------
-    method : str
-        One of `METHODS`.
-    labels : array_like of 0/1, or of answers if there are more than two
-    queries : float
-        Mean queries per item. ``blind`` always asks 1 - 1/bins, ``extraction`` a whole number and
-        ``verbalized`` one.
-    bins : int
-        Number of subsets of ``blind``; the other designs do not depend on it.
-    seed : int
-    stages : sequence of arrays, optional
-        Sorted item numbers of each stage. Only these items are asked, stage by stage, each stage with its own
-        design.
-    choices : array, optional
-        Number of answers of each item, if there are more than two.
-    summed : bool
-        Whether threshold answers follow the sum of several spellings (METHOD 8).
+    ``bins`` is the number of subsets of ``blind``. With ``stages``, sorted item numbers, only these items are
+    asked, each stage with its own design. ``choices`` and ``summed`` are as in `DesignSpec`.
     """
     y = labels_array(labels) if choices is None else np.asarray(labels, np.int64)
     method_of(method).check_queries(queries)
@@ -358,21 +326,17 @@ def several_answers(method: str) -> SeveralAnswers:
 
 
 def count_queries(method: str, n: int, queries: float, bins: int) -> int:
-    """The number of queries that the design of a method asks for ``n`` items, if no limit stops it."""
+    """Number of queries of a design for ``n`` items, if no limit stops it."""
     if method == "blind":  # one subset needs no query
         return n - len(range(0, n, bins))
     return max(1, round(queries * n))
 
 
 def control_spacing(n: int) -> int:
-    """The number of queries per control query, in an audit of ``n`` items that uses the bias.
-
-    Control queries are 3% of one query per item, but at least 50 and at most 200, and at most every fourth
-    query.
-    """
+    """Number of queries per control query in an audit of ``n`` items that uses the bias."""
     return max(4, int(n / min(max(_CONTROL_SHARE * n, _LEAST_CONTROLS), _MOST_CONTROLS)))
 
 
 def count_controls(method: str, n: int, queries: int) -> int:
-    """The number of control queries that an audit of ``n`` items asks beside its ``queries``."""
+    """Number of control queries beside ``queries`` in an audit of ``n`` items."""
     return -(-queries // control_spacing(n)) if METHODS[method].biased else 0

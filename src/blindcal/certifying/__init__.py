@@ -1,1 +1,1 @@
-"""Certificates: exact bounds at thresholds, and decisions by them."""
+"""Certificates and the decisions made by them."""

@@ -1,8 +1,8 @@
-"""Certify the thresholds of a finished run: exact bounds, from answers at the thresholds themselves.
+"""Certify the thresholds of a finished run with exact bounds.
 
-Part of the run's items choose the candidates; the others certify, and are asked whatever the candidates need.
-The queries have a folder of their own in that of the run, so that the run stays as it is. Like an audit, a
-certification can be interrupted at any time: the same call goes on with it and asks nothing twice.
+Some of the run's items choose candidate thresholds. The others certify: they are asked at the candidates
+themselves. These queries go to a folder inside the run folder, and an interrupted certification resumes
+without asking anything twice.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from blindcal.store.stored import ServedModel
 from blindcal.text import listed, printable
 
 FOLDER = "certify"
-"""Begins the names of the folders in a run folder that hold the queries of certifications."""
+"""Prefix of the folders in a run folder that hold the queries of certifications."""
 EXPIRES = 90
-_IN_VAIN = 0.001  # chance of passing below which nothing is asked
-_ALGORITHM = 1  # changes with the choice of items or candidates, so that no certification mixes two
+_IN_VAIN = 0.001  # nothing is asked if the chance of passing is lower
+_ALGORITHM = 1  # raised when the choice of items or candidates changes, so that no certification mixes two
 
 
 async def certify_async(
@@ -79,29 +79,29 @@ async def certify_async(
     stage: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> Certificate:
-    """Certify that positive decisions from some threshold up have a precision of at least ``precision``.
+    """Certify a threshold from which positive decisions have a precision of at least ``precision``.
 
     Parameters
     ----------
     run : Run or path
         A finished audit that used ``logit_bias``. Its endpoint is asked.
     precision : float
-        The share of positive decisions that must be right.
+        Required share of right decisions among the positive ones.
     negative_precision : float, optional
-        Certify a second threshold, below which decisions are negative and this share of them right. Between
-        the two, the rule abstains.
+        Required share of right decisions among the negative ones, those below a second threshold. The rule
+        abstains between the two thresholds.
     confidence : float
-        The probability, at least, with which a certificate holds; with two thresholds, both bounds.
+        Minimum probability that the certificate holds; with two thresholds, that both bounds do.
     expires : int
-        Number of days that the certificate is valid.
+        Number of days for which the certificate is valid.
     out : path, optional
-        The file to write; by default ``certificate.json`` in the run folder.
+        File to write; ``certificate.json`` in the run folder by default.
     limits, prices : optional
-        How fast to ask and when to stop; dollars per million tokens.
+        Rate and stopping limits; dollars per million tokens.
     api_key_env, timeout : optional
-        The environment variable that holds the API key, and the seconds to wait for a reply.
+        Environment variable of the API key; seconds to wait for a reply.
     endpoint : Endpoint, optional
-        An endpoint to ask instead of the run's. It is closed at the end.
+        Endpoint to ask instead of the run's. It is closed at the end.
     progress, stage : callable, optional
         Called with the progress, and with a description of each step.
     stop : asyncio.Event, optional
@@ -114,7 +114,7 @@ async def certify_async(
     NotIdentifiedError, InputError
         If this run cannot be certified at all.
     UnfitError
-        If the endpoint no longer does what the audit saw.
+        If the endpoint no longer behaves as in the audit.
     """
     goal = CertifyGoal(precision, negative_precision, confidence)
     if expires < 1:
@@ -146,7 +146,6 @@ def _begin(
     config: dict[str, Any],
     tell: Callable[[str], None],
 ) -> CertifyPlan:
-    """Begin a certification or go on with it; raises `NotCertifiedError` if asking would be in vain."""
     if asked.items is None:
         raise NotIdentifiedError(
             f"{run.folder}: the run keeps only hashes of its prompts, and certifying has to ask them again",
@@ -175,7 +174,7 @@ def _begin(
 
 @dataclass(frozen=True, kw_only=True)
 class _Certification:
-    """A certification under way: asks what its plan needs, and writes the certificate."""
+    """A certification under way."""
 
     store: Store
     run: Run
@@ -185,7 +184,6 @@ class _Certification:
     tell: Callable[[str], None]
 
     async def ask(self, governor: Governor) -> RunOutcome:
-        """Get the queries of the candidates answered."""
         assert self.asked.items is not None
         job = Job(
             items=self.asked.items,
@@ -202,7 +200,6 @@ class _Certification:
         return CertifyDesign.of(self.run, self.plan, self._reuse)
 
     def _reuse(self) -> Reuse:
-        """Which answers may decide at other thresholds, by what the replies show of the endpoint so far."""
         store = self.store
         before: Reuse = store.note("reuse") or self.plan.reuse
         now, why, none = before, "", "no answer of the run is reused"
@@ -221,12 +218,11 @@ class _Certification:
         return now
 
     def _contradicted(self) -> bool:
-        """Whether a new answer contradicts one of the run, as it can only if the endpoint has changed."""
         both = self.run.answered.joined(self.store.answered())
         return bool(KnownRange.of(self.run.labels.size, both).contradictory.any())
 
     def conclude(self, outcome: RunOutcome, expires: int, path: Path) -> Certificate:
-        """Write the certificate, or raise an error that says what was seen instead."""
+        """Write the certificate; raises `NotCertifiedError` or `UnfitError` if there is none to write."""
         run, stopped = self.run, outcome.stopped
         served = self._served()
         if stopped is INTERRUPTED:
@@ -269,7 +265,6 @@ class _Certification:
         return certificate
 
     def _served(self) -> tuple[ServedModel, ...]:
-        """The names in the replies; raises `UnfitError` if another model took over while certifying."""
         _, served = count_controls(self.store)
         models = list(dict.fromkeys(name.model for name in served))
         if len(models) > 1:
@@ -281,7 +276,7 @@ class _Certification:
         return tuple(ServedModel(name.model, name.fingerprint) for name in served)
 
     def _date(self, shifts: list[float]) -> date:
-        """The day on which these thresholds were certified: the same again does not renew a certificate."""
+        # certifying the same thresholds again does not renew the certificate
         noted = self.store.note("made")
         if noted is None or noted["shifts"] != shifts:
             noted = {"shifts": shifts, "date": datetime.now(UTC).date().isoformat()}
@@ -315,8 +310,7 @@ class _Certification:
 
 
 def _certified(state: SideState) -> CertifiedSide | None:
-    """The last candidate of a side that passed; a stopped run may not have decided every item at it."""
-    test = state.certified or state.passed
+    test = state.certified or state.passed  # a stopped run may not have decided every item
     if test is None:
         return None
     return CertifiedSide(
@@ -333,7 +327,6 @@ def _certified(state: SideState) -> CertifiedSide | None:
 
 
 def _seen(state: SideState, *, alone: bool) -> str:
-    """What the test of a first candidate saw, in a sentence."""
     test = state.tests[0]
     decisions, beyond = ("positive", "from") if state.side.name == "accept" else ("negative", "below")
     share = f" ({test.right / test.decided:.1%})" if test.decided else ""
@@ -348,6 +341,5 @@ def _seen(state: SideState, *, alone: bool) -> str:
 
 
 def _rounded(number: int) -> str:
-    """A number with two digits that matter."""
     step = 10 ** max(0, len(str(number)) - 2)
     return f"{-(-number // step) * step:,}"

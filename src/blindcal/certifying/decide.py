@@ -1,13 +1,11 @@
-"""Decide about unlabelled items by a certificate: check the endpoint, ask, and write the decisions.
+"""Decide about unlabelled items by a certificate.
 
-Every item is asked at the certificate's upper threshold. If there is a lower one, those that are not accepted
-are asked there too. The run is as safe as an audit: it is sent by the same code, each answer is on disk
-before it counts, the same call continues an interrupted run, and control queries notice if the bias stops
-acting.
+Every item is asked at the upper threshold; with a lower one, items that are not accepted are asked there too.
+Requests go through the same engine as an audit's, with control queries that notice if the bias stops acting.
 
-What was certified is this rule at this endpoint, until a date. So a run is refused if the certificate has
-expired, if the endpoint does not follow the bias, or if replies name another model or system than when it was
-certified. It can be forced; then nothing is promised, and the result says why.
+The certificate covers this rule at this endpoint until a date. A run is refused if the certificate has
+expired, the endpoint ignores the bias, or replies name another model or system. With ``force`` it goes on
+without any guarantee, and the result says why.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ from blindcal.text import listed, printable
 
 FOLDER = Path("decisions")
 CHECKED = 6
-"""Items that are asked before the first decision, each forced to both answers."""
+"""Number of items that check the endpoint before the first decision, each forced to both answers."""
 _AGAIN = "certify again, and decide in another folder with {out}; or {force} goes on, and nothing is promised"
 
 
@@ -79,37 +77,36 @@ async def decide_async(
     certificate : Certificate or path
         The certified rule, which holds the endpoint, the prompt and the thresholds.
     items : path
-        A file of questions, or the name of a set. Labels are not needed, and not read if there are any.
+        A file of questions, or the name of a set. Labels are ignored.
     out : path, optional
-        The folder of the run; by default ``decisions/ITEMS-MODEL``. A run that was begun there is continued.
+        Folder of the run; ``decisions/ITEMS-MODEL`` by default. A run begun there is continued.
     limits, prices : optional
-        How fast to ask and when to stop; dollars per million tokens.
+        Rate and stopping limits; dollars per million tokens.
     force : bool
-        Go on even if the certificate has expired or the endpoint is not as it was certified. Then nothing is
-        promised.
+        Go on, without any guarantee, even if the certificate has expired or the endpoint has changed.
     id_field : str, optional
-        The field with the id of an item; by default the one of the certified audit.
+        Field with the id of an item; by default that of the certified audit.
     api_key_env, timeout : optional
-        The environment variable with the API key, and the seconds to wait for one reply.
+        Environment variable of the API key; seconds to wait for a reply.
     endpoint : optional
-        An endpoint to ask instead of the certified address. It is closed at the end.
+        Endpoint to ask instead of the certified one. It is closed at the end.
     progress, stage : callable, optional
-        Called with the progress of the run, and with a description of each step.
+        Called with the progress, and with a description of each step.
     stop : asyncio.Event, optional
         Set it to stop asking; the decisions so far are then written.
 
     Raises
     ------
     NotCertifiedError
-        If the certificate has expired, or replies name another model or system than it does.
+        If the certificate has expired, or replies name another model or system.
     UnfitError
         If the endpoint does not follow the bias.
     InputError
-        If the folder holds another run, or a limit is too low even for the check of the endpoint.
+        If the folder holds another run, or a limit is too low even to check the endpoint.
     NotIdentifiedError
         If the run is stopped before the first answer.
     EndpointError
-        If asking on is useless; every answer so far is kept.
+        If the endpoint cannot be asked any further; every answer so far is kept.
     """
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
@@ -133,7 +130,7 @@ decide = blocking(decide_async)
 
 
 def decision_folder(items: str | Path, certificate: Certificate) -> Path:
-    """The default folder: the same for the same items and model."""
+    """Default folder, the same for the same items and model."""
     return FOLDER / default_folder(items, certificate.model).name
 
 
@@ -155,7 +152,6 @@ def _read_items(items: str | Path, settings: Settings) -> Items:
 
 
 def _config(items: Items, certificate: Certificate) -> dict[str, object]:
-    """What a run of decisions cannot change."""
     asked = certificate.settings.config
     return {
         **{name: asked.get(name) for name in ("model", "base_url")},
@@ -167,14 +163,13 @@ def _config(items: Items, certificate: Certificate) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class DecisionDesign:
-    """Asks each of ``n`` items at the shift ``accept``, and those not accepted at ``reject``, if given."""
+    """Asks each of ``n`` items at the shift ``accept``, then those not accepted at ``reject``, if given."""
 
     n: int
     accept: float
     reject: float | None
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """Return the round of the upper threshold, then that of the lower one."""
         if not len(answered):
             return make_round(np.arange(self.n), np.full(self.n, self.accept))
         if self.reject is None or len(answered) > self.n:
@@ -185,10 +180,7 @@ class DecisionDesign:
 
 @dataclass(frozen=True)
 class CertifiedEndpoint:
-    """Holds a run of decisions to its certificate; if it is forced, doubts are noted and do not end it.
-
-    A few forced queries show whether the bias acts, and replies name the model and the system behind them.
-    """
+    """Holds a run of decisions to its certificate: doubts are errors, or with ``force`` only noted."""
 
     certificate: Certificate
     store: Store
@@ -196,11 +188,11 @@ class CertifiedEndpoint:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why nothing is promised of the decisions of a run; empty without a doubt."""
+        """Why the decisions have no guarantee; empty if they have one."""
         return tuple(self.store.note("doubts") or ())
 
     def doubt(self, error: BlindcalError | str) -> None:
-        """Raise an error, or note why nothing is promised."""
+        """Raise an error, or note it if the run is forced; plain words are only noted."""
         if isinstance(error, BlindcalError) and not self.force:
             raise error
         words = error.message if isinstance(error, BlindcalError) else error
@@ -208,17 +200,13 @@ class CertifiedEndpoint:
             self.store.set_note("doubts", [*self.doubts, words])
 
     def check_expiry(self) -> None:
-        """Doubt a certificate that has expired."""
         if self.certificate.expired():
             again = "certify again; or {force} goes on, and nothing is promised"
             words = f"the certificate expired on {self.certificate.expires}"
             self.doubt(NotCertifiedError(words, remedy=again, options={"force": True}))
 
     async def check(self, job: Job, governor: Governor) -> str | None:
-        """Doubt an endpoint that does not follow the bias or has another name; what was objected to the bias.
-
-        A run that ends here forgets the replies, so that the next one asks again.
-        """
+        """Doubt an endpoint that ignores the bias or changed its name; returns the objection to the bias."""
         governor.run.tell("checking the endpoint")
         about = {"expected": 2 * CHECKED, "for_what": "the check of the endpoint"}
         asked = GovernedEndpoint(governor, self.store, **about)  # type: ignore[arg-type]  # of two types
@@ -232,7 +220,7 @@ class CertifiedEndpoint:
                 self.doubt(_bias_error(objection))
             self.check_names(name_in(reply.reply) for reply in forced)
         except BlindcalError:
-            self.store.forget("probe")
+            self.store.forget("probe")  # the next run checks again
             raise
         return objection
 
@@ -245,14 +233,13 @@ class CertifiedEndpoint:
             self.doubt(NotCertifiedError(why, remedy=_AGAIN, options={"out": ..., "force": True}))
 
     def check_replies(self, saved: Sequence[StoredReply]) -> None:
-        """Doubt the names in replies that are on disk."""
+        """Doubt the names in stored replies."""
         names = self.store.served_names()
         readable = {reply.served for reply in saved if not reply.unusable}
         self.check_names(names[number - 1] if number else NAMELESS for number in readable)
 
 
 def _bias_error(words: str) -> UnfitError:
-    """The error of a bias that does not act."""
     remedy = f"find out what changed at the provider, {_AGAIN}"
     return UnfitError(words, remedy=remedy, options={"out": ..., "force": True})
 
@@ -260,13 +247,9 @@ def _bias_error(words: str) -> UnfitError:
 async def _ask(
     items: Items, asked: AskedSettings, certified: CertifiedEndpoint, governor: Governor
 ) -> RunOutcome:
-    """Check the endpoint and get the answers that decide, with control queries if the bias was seen to act.
-
-    A run that has finished is not checked any more: its doubts are noted.
-    """
     store, certificate, prepared = certified.store, certified.certificate, asked.prepared
     job = Job(items=items, question=asked.question, store=store, max_shift=prepared.max_shift)
-    if not store.note("finished"):
+    if not store.note("finished"):  # a finished run has its doubts noted
         certified.check_expiry()
     if (noted := store.note("ready")) is None:
         prepared = replace(prepared, objection=await certified.check(job, governor))
@@ -299,7 +282,6 @@ async def _ask(
 def _conclude(
     items: Items, certified: CertifiedEndpoint, outcome: RunOutcome, folder: Path, prices: Prices | None
 ) -> DecisionResult:
-    """Write the decisions and their summary."""
     store, certificate = certified.store, certified.certificate
     if bias_lost(stored_controls(store)) is not None:
         certified.doubt("logit_bias stopped acting during the run")

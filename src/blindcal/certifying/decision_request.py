@@ -1,12 +1,9 @@
-"""The requests that decide by a chosen threshold: one query, no probabilities needed.
+"""Requests that decide by a chosen threshold with one query and no probabilities.
 
-The deployed model answers under the same conditions as in the audit: the same tokens, the same common bias C,
-temperature 0 and one token. Only the shift differs: it is that of the threshold.
-
-With more than two answers, a first request asks the plain question, as in the audit. A second asks it again
-with the logit of the answer given lowered: if the same answer comes again, its margin over the strongest
-other answer is large enough. No request can decide by the probability itself, of which the margin alone is
-not the whole.
+The deployed model is asked as in the audit (same tokens, common bias C, temperature 0, one token), with the
+shift of the threshold. With more than two answers, a first request asks the plain question and a second one
+asks again with the given answer lowered: the same answer confirms its margin over the strongest other one.
+The margin alone does not determine the probability, so no request can decide by that.
 """
 
 from __future__ import annotations
@@ -34,27 +31,22 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRequest:
-    """The URL, and the body of the request that decides.
-
-    With more than two answers, ``ask`` is the plain question, and ``confirm`` has the body that confirms each
-    answer, by its word. ``tokens`` are the texts that mean each answer, with two answers first those of the
-    positive one.
-    """
+    """URL and body of the request that decides."""
 
     url: str
     key_header: str
-    ask: dict[str, Any]
-    confirm: dict[str, dict[str, Any]]
-    tokens: tuple[tuple[str, ...], ...]
+    ask: dict[str, Any]  # the only body; with more than two answers, the plain question
+    confirm: dict[str, dict[str, Any]]  # with more than two answers, the body that confirms each, by its word
+    tokens: tuple[tuple[str, ...], ...]  # texts that mean each answer; of two, the positive one first
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body, or both: the question, and what confirms each answer."""
+        """The only body, or both under the keys ``ask`` and ``confirm``."""
         return {"ask": self.ask, "confirm": self.confirm} if self.confirm else self.ask
 
 
 def need_bias(run: Run) -> None:
-    """Raise `NotIdentifiedError` if a run used no ``logit_bias``, so that nothing can be deployed."""
+    """Raise `NotIdentifiedError` if a run used no ``logit_bias``: no threshold of it can be deployed."""
     method = METHODS[run.result.method]
     if not method.biased or run.result.semantics in ("sum", "configured"):
         shown = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
@@ -67,16 +59,11 @@ def need_bias(run: Run) -> None:
 
 
 def decision_request(run: Run, shift: float, accepted: Accepted | None = None) -> DecisionRequest:
-    """The request to the endpoint of a run that decides by the threshold with this shift.
+    """Build the request that decides by the threshold with this shift, with a template for the question.
 
-    It has the audit's template to fill in. If there are more than two answers, the shift is added to the
-    answer given when it is asked for again. ``accepted`` are the fields that the endpoint takes, if known.
-
-    Raises
-    ------
-    NotIdentifiedError
-        If the run used no ``logit_bias``, or its thresholds between more than two answers are not about
-        margins, so that no threshold can be deployed.
+    With more than two answers, the shift is added to the given answer when it is asked again. ``accepted``
+    are the fields that the endpoint takes, if known. Raises `NotIdentifiedError` if no threshold can be
+    deployed: the run used no ``logit_bias``, or tested no margins between more than two answers.
     """
     need_bias(run)
     settings, targets, answers = run.settings, run.result.targets, run.result.answers
@@ -117,7 +104,6 @@ def decision_request(run: Run, shift: float, accepted: Accepted | None = None) -
 
 
 def _template(settings: Mapping[str, Any]) -> tuple[Message, ...]:
-    """The messages of a question, with the fields of the audit's template not filled in."""
     role = "prompt" if settings["api"] == "completions" else "user"
     question = Message(role, settings["template"] or QUESTION)
     return (*([Message("system", settings["system"])] if settings["system"] else []), question)

@@ -1,7 +1,7 @@
-"""Which items choose the candidates of a certification, which certify, and which queries that takes.
+"""Choose the items and candidates of a certification, and the queries that it takes.
 
-A round asks the items that no answer decides at the next candidate. Whatever else is asked, an item's
-decision at a threshold is the same, so where to ask is a matter of cost alone: most items with the wrong
+A round asks the items that no answer so far decides at the next candidate. An item's decision at a threshold
+does not depend on where else it is asked, so where to ask is only a matter of cost: most items with the wrong
 label lie beyond all candidates, and one answer at the last candidate decides them at all of them.
 """
 
@@ -33,20 +33,17 @@ from blindcal.results.run import Run
 from blindcal.text import printable
 
 Reuse: TypeAlias = Literal["all", "own", "none"]
-"""Which answers may decide at other thresholds: all, those of the certification itself, or none."""
+"""Answers that may decide at other thresholds: all, those of the certification itself, or none."""
 LEAST_ITEMS = 40
 SENTINELS = 30
-"""Items that are asked at the first candidate although the run's answers decide them: do they still hold?"""
-_FEWER = 3  # without any reuse, every item is asked at every candidate: only each third one is tested
-_SEED = 0  # fixed: to certify with one seed after the other until one passes would certify nothing
+"""Number of items asked at the first candidate to check that the answers of the run still hold."""
+_FEWER = 3  # without reuse every item is asked at every candidate, so only every third one is tested
+_SEED = 0  # fixed: trying seeds until one passes would certify nothing
 
 
 @dataclass(frozen=True, slots=True)
 class CertifyGoal:
-    """The precision of positive decisions to certify and, with two thresholds, that of negative ones.
-
-    ``confidence`` is about both.
-    """
+    """The precision to certify of positive and, optionally, negative decisions; ``confidence`` is joint."""
 
     precision: float
     negative_precision: float | None = None
@@ -62,44 +59,40 @@ class CertifyGoal:
 
     @property
     def wanted(self) -> dict[SideName, float]:
-        """The precision of each side."""
         both: dict[SideName, float | None] = {"accept": self.precision, "reject": self.negative_precision}
         return {name: value for name, value in both.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CertifyPlan:
-    """The items that certify, after ``choosing`` others chose the candidates of each side.
+    """The items that certify and the candidates of each side."""
 
-    ``reuse`` says which answers may decide at other thresholds than their own, and ``why`` why not all.
-    """
-
-    choosing: int
+    choosing: int  # number of other items, which chose the candidates
     items: tuple[int, ...]
     sides: tuple[Side, ...]
-    reuse: Reuse
-    why: str
+    reuse: Reuse  # answers that may decide at other thresholds than their own
+    why: str  # why not all of them may; empty if all may
 
     def __repr__(self) -> str:
         return f"CertifyPlan({len(self.items):,} items, {len(self.sides)} sides)"
 
     @property
     def control_every(self) -> int:
-        """The number of queries per control query."""
+        """Number of queries per control query."""
         return control_spacing(len(self.items))
 
     @property
     def chance(self) -> float:
-        """The chance that the first candidate of each side passes, as the choosing items see it."""
+        """Chance that the first candidate of each side passes, estimated from the choosing items."""
         return min(side.chance for side in self.sides)
 
     def with_controls(self, queries: int) -> int:
-        """The number of queries with their control queries."""
+        """Number of queries including their control queries."""
         return queries + -(-queries // self.control_every)
 
 
 def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
-    """Choose the items and the candidates; asks nothing, and always chooses the same.
+    """Choose the items and the candidates, always the same ones, without asking anything.
 
     Raises `NotIdentifiedError` if the run cannot be certified.
     """
@@ -152,40 +145,32 @@ def check_certifiable(run: Run) -> None:
 
 @dataclass(frozen=True)
 class SideState:
-    """How far a side is: its tests in order, and the shift of the candidate that needs more answers.
-
-    ``certified`` is the last candidate that passed, with all items decided; ``None`` if there is none, or as
-    long as some are not.
-    """
+    """The state of one side of the rule."""
 
     side: Side
-    tests: tuple[CandidateTest, ...]
-    pending: float | None
-    certified: CandidateTest | None = None
+    tests: tuple[CandidateTest, ...]  # in order
+    pending: float | None  # shift of the candidate that needs more answers
+    certified: CandidateTest | None = None  # the last that passed, once all items are decided at it
 
     @property
     def passed(self) -> CandidateTest | None:
-        """The last candidate that passed, whether all items are decided or not."""
+        """Last candidate that passed, even if some items are not decided at it."""
         return next((test for test in reversed(self.tests) if test.passed), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertifyDesign:
-    """Asks what the candidates of one or two sides need, until each side has ended.
+    """Asks what the candidates of one or two sides need, until each side has ended."""
 
-    ``labels`` are those of all items, of which ``items`` certify. ``before`` are the answers of the run.
-    ``reuse`` is called before every round.
-    """
-
-    labels: IntArray
-    items: IntArray
+    labels: IntArray  # of all items of the run
+    items: IntArray  # those that certify
     sides: tuple[Side, ...]
-    before: AnswerTable
-    reuse: Callable[[], Reuse] = lambda: "all"
+    before: AnswerTable  # answers of the run
+    reuse: Callable[[], Reuse] = lambda: "all"  # called before every round
 
     @classmethod
     def of(cls, run: Run, plan: CertifyPlan, reuse: Callable[[], Reuse] | None = None) -> CertifyDesign:
-        """The design of a plan; without ``reuse``, what it begins with stays so."""
+        """The design of a plan; ``reuse`` defaults to the plan's."""
         items = np.array(plan.items, np.int64)
         return cls(
             labels=run.labels,
@@ -196,7 +181,6 @@ class CertifyDesign:
         )
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        """What the next candidate of each side needs; ``None`` if none needs anything."""
         reuse = self.reuse()
         places, shifts = np.empty(0, np.int64), np.empty(0)
         for state in self.states(answered, reuse):
@@ -208,7 +192,6 @@ class CertifyDesign:
         return make_round(self.items[places], shifts) if places.size else None
 
     def states(self, answered: AnswerTable, reuse: Reuse) -> tuple[SideState, ...]:
-        """How far each side is with these answers."""
         return tuple(self._state(side, answered, reuse) for side in self.sides)
 
     def _state(self, side: Side, answered: AnswerTable, reuse: Reuse) -> SideState:
@@ -222,7 +205,7 @@ class CertifyDesign:
         if self._sentinels(side, answered, reuse).any():
             return SideState(side, (), first)
         for shift in side.shifts:
-            # the first candidate is decided in full: its counts tell what went wrong if it fails
+            # the first candidate is decided in full: if it fails, its counts show why
             candidate = test(shift, whole=shift == first)
             if candidate is None:
                 return SideState(side, tuple(tests), shift)
@@ -236,7 +219,7 @@ class CertifyDesign:
         return replace(state, certified=last, pending=state.passed.shift if last is None else None)
 
     def most_queries(self, reuse: Reuse) -> int:
-        """The most queries that can be needed: each item once at each candidate that is open for it."""
+        """Maximum number of queries: each item once at each candidate that is open for it."""
         none, queries = AnswerTable.empty(), 0
         for side in self.sides:
             queries += int(self._sentinels(side, none, reuse).sum())
@@ -245,12 +228,11 @@ class CertifyDesign:
         return queries
 
     def first_queries(self) -> int:
-        """The number of queries of the first round."""
         asked = self.next_round(AnswerTable.empty())
         return 0 if asked is None else len(asked)
 
     def reused(self, answered: AnswerTable, reuse: Reuse) -> int:
-        """The number of the run's answers that a candidate which was tested has used."""
+        """Number of the run's answers that a tested candidate has used."""
         if reuse != "all":
             return 0
         run, own = self._range(self.before), self._range(answered)
@@ -278,18 +260,18 @@ class CertifyDesign:
         return KnownRange(np.maximum(run.low, own.low), np.minimum(run.high, own.high))
 
     def _missing(self, answered: AnswerTable, reuse: Reuse, shift: float) -> BoolArray:
-        """The items that were asked and have no valid answer: they are not asked again."""
+        # items without a valid answer are not asked again
         void = answered.answers == INVALID
         if reuse == "none":
             void &= answered.shifts == shift
         return np.isin(self.items, answered.items[void])
 
     def _sentinels(self, side: Side, answered: AnswerTable, reuse: Reuse) -> BoolArray:
-        """The sentinels that are still to be asked: those of the run's answers that decide by least."""
         chosen, shift = np.zeros(self.items.size, bool), side.shifts[0]
         if reuse == "all":
             run, at = self._range(self.before), -shift
             decided = np.flatnonzero(~run.open(shift))
+            # sentinels are the items whose answers in the run decide most narrowly
             by = np.where(run.above(shift), run.low - at, at - run.high)[decided]
             chosen[decided[np.argsort(by, kind="stable")[:SENTINELS]]] = True
             chosen &= ~np.isin(self.items, answered.items)
@@ -298,10 +280,6 @@ class CertifyDesign:
     def _questions(
         self, state: SideState, answered: AnswerTable, reuse: Reuse
     ) -> tuple[IntArray, FloatArray]:
-        """The places of the certifying items to ask for a side, and the shift to ask each at.
-
-        Right decisions can only help a candidate, so that items that would be wrong ones are asked first.
-        """
         side, pending = state.side, state.pending
         if pending is None:
             return np.empty(0, np.int64), np.empty(0)
@@ -311,6 +289,7 @@ class CertifyDesign:
         if reuse == "none":
             places = np.flatnonzero(asked)
             return places, np.full(places.size, pending)
+        # right decisions can only help a candidate, so those that would be wrong are asked first
         if state.tests and (asked & wrong).any():
             asked &= wrong
         elif not state.tests:

@@ -1,1 +1,1 @@
-"""Watching a stream: anchors, queries, looks and alarms."""
+"""Watching a model in production: anchors, queries and alarms."""

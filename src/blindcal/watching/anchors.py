@@ -1,11 +1,11 @@
-"""Anchors: a few items whose flips are known, asked again and again beside them.
+"""Anchors: items whose flips are known, asked again at every look.
 
-An anchor is asked a little above its flip, where its answer is positive, or a little below, where it is
-negative. Any change of the model moves flips, and so shows in these answers at once. How often they are wrong
-while nothing has changed is measured when the anchors are set up, by asking them in the same random way.
+An anchor is asked just above its flip, where its answer is positive, or just below, where it is negative. A
+change of the model moves flips and shows in these answers at once. The rate of wrong answers without a change
+is measured at the set-up, with queries drawn in the same random way.
 
-Which anchor query number k asks depends on k alone, so an interruption changes nothing. No two queries are
-the same, because each has a slightly different common bias: no cache can answer one.
+The anchor of query number k depends on k alone, so interruptions change nothing. Each query has a slightly
+different common bias, so no cache can answer it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from blindcal.store.watch_store import AnchorAnswer, WatchStore
 
 ANCHORS = 8
 CONFIRMATIONS = 200
-"""Anchor queries when the anchors are set up, which show how often they are answered wrongly."""
+"""Anchor queries at the set-up, which measure how often anchors are answered wrongly."""
 PER_LOOK, PER_ITEM = 4, 0.04
-"""Anchor queries of a look: at least this number, and this number per item."""
+"""Minimum number of anchor queries per look, and their number per item."""
 SET_UP = ANCHORS * 10 + CONFIRMATIONS
-"""About how many queries it takes to set up the anchors."""
-_MARGIN, _JITTERS = 0.1, 1.5  # distance of a query from the flip: the margin, and this multiple of the jitter
-_CANDIDATES = 3 * ANCHORS  # items that are tried, because some have no flip within the largest shift
-_REFINING = 12  # further queries around a flip if answers are noisy
-_ROOM = 1.0  # distance of a flip from the largest shift: an anchor is asked on both sides
-_COOLER, _COOLEST = 0.02, 0.18  # by which share the common bias of a query is smaller
+"""Approximate number of queries of the set-up."""
+_MARGIN, _JITTERS = 0.1, 1.5  # distance of a query from the flip: margin, plus this multiple of the jitter
+_CANDIDATES = 3 * ANCHORS  # items tried, since some have no flip within the largest shift
+_REFINING = 12  # more queries around a flip if answers are noisy
+_ROOM = 1.0  # minimum distance of a flip from the largest shift, since anchors are asked on both sides
+_COOLER, _COOLEST = 0.02, 0.18  # range of the share by which the common bias of a query is reduced
 _GOLDEN = 0.6180339887498949
 
 
@@ -52,10 +52,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorSet:
-    """Anchors, how far from their flips they are asked, and how often the answers were wrong at the set-up.
-
-    The counts are of queries above the flip (``up``) and below it.
-    """
+    """Anchors, their distance from the flips, and the wrong answers above and below flips at the set-up."""
 
     anchors: tuple[Anchor, ...]
     margin: float
@@ -66,23 +63,23 @@ class AnchorSet:
 
 
 def noted_anchors(store: WatchStore) -> AnchorSet | None:
-    """The anchors that were set up before."""
+    """The anchors of an earlier set-up, if there was one."""
     return msgspec.convert(store.note("anchors"), AnchorSet | None)
 
 
 def is_wrong(asked: AnchorAnswer) -> bool:
-    """Whether an anchor query was not answered as the flip says; an invalid answer is wrong."""
+    """Whether an answer contradicts the flip; an invalid one counts as wrong."""
     return asked.answer != (POSITIVE if asked.up else NEGATIVE)
 
 
 def queries_due(waiting: int) -> int:
-    """The number of anchor queries of a look at which this number of items is to be asked."""
+    """Number of anchor queries of a look at which ``waiting`` items are to be asked."""
     return max(PER_LOOK, -int(-PER_ITEM * waiting // 1)) if waiting else 0
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """Asks anchors with the question of a job, whose store notes them; ``jitter`` is that of the log-odds."""
+    """Asks anchors with a job's question; ``jitter`` is that of the log-odds."""
 
     job: Job
     store: WatchStore
@@ -95,10 +92,7 @@ class Anchors:
         return self.job.question
 
     async def set_up(self, candidates: Sequence[Item], endpoint: Endpoint) -> AnchorSet:
-        """Find the flips of some of these items, and ask around them; they are noted.
-
-        There are no anchors if no item has a flip.
-        """
+        """Find the flips of some items, ask around them and note the result; empty if no item has a flip."""
         anchors: list[Anchor] = []
         observed: list[Observation] = []
         tried = candidates[:_CANDIDATES]
@@ -135,8 +129,6 @@ class Anchors:
         return done
 
     async def _flip(self, item: Item, endpoint: Endpoint, observed: list[Observation]) -> float | None:
-        """Search the shift at which an item's answer flips; ``None`` if there is none."""
-
         async def answer(shift: float) -> int:
             given = await self._ask(self._question.request(item.messages, shift, 0.0), endpoint)
             observed.append(Observation(Query(item.id, shift), given))
@@ -154,7 +146,7 @@ class Anchors:
         return flip
 
     async def ask(self, known: AnchorSet, numbers: range, endpoint: Endpoint) -> None:
-        """Ask anchor queries by their numbers, and store the answers."""
+        """Ask anchor queries by their numbers and store the answers."""
         self.store.add_anchor_answers(await self._ask_all(known, numbers, endpoint))
 
     async def _ask_all(self, known: AnchorSet, numbers: range, endpoint: Endpoint) -> list[AnchorAnswer]:
@@ -170,7 +162,7 @@ class Anchors:
         return list(await asyncio.gather(*map(answered, numbers)))
 
     async def bias_lost(self, known: AnchorSet, look: int, endpoint: Endpoint) -> str | None:
-        """What was seen if the bias no longer acts: an anchor is forced, and then all if that goes wrong."""
+        """What shows that the bias no longer acts, or ``None``; all anchors are forced only if one fails."""
         if self.job.max_shift < IRRESISTIBLE:
             return None
         items = [anchor.item for anchor in known.anchors]
@@ -181,12 +173,10 @@ class Anchors:
         return bias_ignored(await ask_forced(job, endpoint, range(len(items))))
 
     def _cooler(self, number: int, more: float = 0.0) -> TokenQuestion:
-        """The question with a common bias that no other number has."""
         share = _COOLER + (_COOLEST - _COOLER) * ((number + more) * _GOLDEN % 1)
         return replace(self._question, offset=self._question.offset * (1 - share))
 
     async def _ask(self, request: Request, endpoint: Endpoint) -> int:
-        """The answer to a request; invalid if there is no reply that can be used."""
         try:
             reply = await endpoint.ask(request)
         except ReplyError:

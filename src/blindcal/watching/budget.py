@@ -1,4 +1,4 @@
-"""What a watch may spend in a day, and has spent so far."""
+"""The daily budget of a watch."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The time now, in UTC."""
     return datetime.now(UTC)
 
 
 def check_budget(max_cost_per_day: float | None, prices: Prices | None) -> None:
-    """Refuse a daily budget that is no amount of money, or without prices."""
+    """Raise `InputError` if a daily budget is not a positive amount, or has no prices."""
     if max_cost_per_day is not None and not (math.isfinite(max_cost_per_day) and max_cost_per_day > 0):
         raise InputError(f"max_cost_per_day: must be a number of dollars above 0, got {max_cost_per_day!r}")
     if max_cost_per_day is not None and prices is None:
@@ -37,10 +36,10 @@ def check_budget(max_cost_per_day: float | None, prices: Prices | None) -> None:
 
 @dataclass(frozen=True)
 class DayBudget:
-    """The budget of a day, in UTC; ``max_cost_per_day`` is ``None`` if there is none.
+    """The budget of a day, in UTC; unlimited if ``max_cost_per_day`` is ``None``.
 
-    A day ends when the clock shows a later date than ever before: one that goes back gives no money twice.
-    What was under way when a day ended counts for both days.
+    A day ends when the clock shows a later date than ever before, so setting it back gives no money twice.
+    Queries under way when a day ends count for both days.
     """
 
     store: WatchStore
@@ -49,15 +48,15 @@ class DayBudget:
     clock: Clock
 
     def date(self) -> str:
-        """The date that the clock shows (ISO 8601)."""
+        """Date of the clock (ISO 8601)."""
         return self.clock().astimezone(UTC).date().isoformat()
 
     def day(self) -> str:
-        """The day that counts now."""
+        """The day that is charged now, the latest date so far."""
         return self._noted()[0]
 
     def limits(self, limits: Limits) -> Limits:
-        """The limits of the queries to ask now, with what is left of the day's money."""
+        """These limits, lowered to what is left of the day's money."""
         _, before, _ = self._noted()
         if self.max_cost_per_day is None or self.prices is None:
             return limits
@@ -65,12 +64,12 @@ class DayBudget:
         return replace(limits, max_cost=most if limits.max_cost is None else min(most, limits.max_cost))
 
     def spent_today(self) -> float | None:
-        """What the day's queries have cost, if the prices are known."""
+        """Cost of the queries of the day; ``None`` without prices."""
         _, before, used = self._noted()
         return None if self.prices is None else self.prices.cost(used) - self.prices.cost(before)
 
     def _noted(self) -> tuple[str, Usage, Usage]:
-        """The latest day so far, what had been used before it, and what is used by now."""
+        """The day, the usage before it, and the usage by now."""
         date, used, noted = self.date(), self.store.usage(), self.store.note("day")
         if noted is None or noted["day"] < date:
             noted = {"day": date, "before": msgspec.to_builtins(used) if noted is None else noted["used"]}

@@ -1,8 +1,8 @@
-"""What each look of a watch tells the monitor, from the run file alone.
+"""Pass each look of a watch to the monitor, from the run file alone.
 
-A look's new answers come in the order in which their items were first seen, and so do the answers whose label
-and answer are both there for the first time. So it does not matter in which order the labels of a look came,
-and after a restart the same numbers come out again.
+New answers, and pairs of a label and an answer that have just become complete, come in the order in which
+their items were first seen. So the order of the labels within a look does not matter, and a restart gives the
+same numbers again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _RESAMPLES = 200
 
 
 def thresholds(seed: int, ids: list[str]) -> FloatArray:
-    """The thresholds of items, uniform on (0, 1): each follows from the item's id."""
+    """Thresholds of items, uniform on (0, 1), each determined by the id."""
     return np.array([draw_of_name(seed, name, "threshold") for name in ids])
 
 
 class WatchFeed:
-    """Tells a monitor about looks, one after the other; ``sliced`` says that items have parts."""
+    """Passes looks to a monitor, one after the other; ``sliced`` if items have parts."""
 
     def __init__(self, monitor: Monitor, store: WatchStore, seed: int, *, sliced: bool) -> None:
         self.monitor = monitor
@@ -40,20 +40,20 @@ class WatchFeed:
         self._parts: list[str | None] = []
         self._labelled: list[tuple[int, int]] = []  # item and label, in order
         self._expected = False
-        self.anchors = 0  # answered anchor queries that the monitor knows
+        self.anchors = 0  # number of anchor answers passed on
 
     @property
     def answered(self) -> int:
-        """The number of items with an outcome that the monitor knows."""
+        """Number of items passed on, invalid answers included."""
         return self._answers.size
 
     @property
     def invalid(self) -> int:
-        """The number of outcomes that are no valid answer."""
+        """Number of invalid answers among them."""
         return int((self._answers == INVALID).sum())
 
     def add(self, look: Look) -> None:
-        """Tell what came with a look that is over."""
+        """Pass on what a finished look brought."""
         assert look.answered is not None
         assert look.anchors is not None
         first, end = self.answered, look.answered
@@ -75,7 +75,6 @@ class WatchFeed:
         self.anchors = look.anchors
 
     def _expect_anchors(self) -> None:
-        """Tell the numbers of wrong answers to anchor queries at the set-up, once there was one."""
         known = None if self._expected else noted_anchors(self._store)
         if known is not None and known.anchors:
             self._expected = True
@@ -92,7 +91,7 @@ class WatchFeed:
         self._labelled += zip(items.tolist(), known.tolist(), strict=True)
 
     def window(self, reference: Run) -> WindowCurve | None:
-        """The reliability curve of the last labelled items, beside that of the reference."""
+        """Reliability curve of the latest labelled items; ``None`` if they do not suffice for one."""
         last = np.array(self._labelled[-WINDOW:], np.int64).reshape(-1, 2)
         if len(last) < LEAST_WINDOW:
             return None
@@ -104,7 +103,7 @@ class WatchFeed:
         try:
             fit = fit_problem(problem, resamples=_RESAMPLES)
             curve, ece = fit.curve, fit.ece
-        except NotIdentifiedError:  # such as labels of one kind alone
+        except NotIdentifiedError:  # for example, all labels are the same
             return None
         known = reference.result
         return WindowCurve(

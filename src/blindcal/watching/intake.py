@@ -1,4 +1,4 @@
-"""What arrives for a watch: records of its stream and of its labels, gathered until it is time to look."""
+"""Reading what arrives for a watch, records and labels, until it is time to look."""
 
 from __future__ import annotations
 
@@ -17,37 +17,33 @@ from blindcal.store.watch_store import WatchStore
 from blindcal.text import printable
 
 STREAM, LABELS = "stream", "labels"
-_MOST_LABELS = 100_000  # label records that are taken at one look
-_ALL_BROKEN = 20  # records that cannot be read, after which none ever will be
+_MOST_LABELS = 100_000  # label records per look
+_ALL_BROKEN = 20  # unreadable records, with no readable one, after which the stream is refused
 POLL = 0.5
-"""Seconds between two looks into a file that may have grown."""
+"""Seconds between two reads of a file that may have grown."""
 
 
 @dataclass(kw_only=True)
 class Gathered:
-    """What has arrived since the last look, and how far the files were read.
-
-    ``closed`` says that nothing more will come, ``more`` that more is there already.
-    """
+    """What has arrived since the last look, and how far the files were read."""
 
     arrivals: list[Arrival] = field(default_factory=list)
     positions: dict[str, dict[str, Position]] = field(default_factory=lambda: {STREAM: {}, LABELS: {}})
     records: int = 0
     unreadable: int = 0
-    more: bool = False
-    closed: bool = False
+    more: bool = False  # more can be read at once
+    closed: bool = False  # nothing more will come
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has arrived, not even what cannot be read."""
+        """Whether nothing has arrived, not even unreadable records."""
         return not self.arrivals and not self.unreadable
 
 
 class Intake:
     """Reads a stream and its labels, ``every`` records per look.
 
-    If it ``waits``, it waits for records to come: for as many, or for ``interval`` seconds once the first is
-    there, or until ``stop`` is set.
+    If it ``waits``, fewer are taken only ``interval`` seconds after the first, or at the end.
     """
 
     def __init__(
@@ -67,7 +63,7 @@ class Intake:
         self._warned = False
 
     async def gather(self, urgent: Callable[[], bool]) -> Gathered:
-        """What has arrived; waiting ends at once if it is ``urgent`` to look."""
+        """Return what has arrived; waiting ends at once if a look is ``urgent``."""
         gathered, since, stop = Gathered(), time.monotonic(), self._context.stop
         while True:
             await asyncio.to_thread(self._read, gathered)
@@ -81,14 +77,13 @@ class Intake:
                 await asyncio.wait_for(stop.wait(), POLL)
 
     def rest(self) -> Gathered:
-        """What a pipe has given and nobody has taken yet; a file still has what was not read of it."""
+        """What a pipe has delivered and no look has taken; empty for files, which can be read again."""
         gathered = Gathered()
         if isinstance(self._stream, LineStream):
             self._decode(self._stream.read(sys.maxsize, {}), self._reader.record, gathered)
         return gathered
 
     def _read(self, gathered: Gathered) -> None:
-        """Add what is there now."""
         if self._labels is not None:
             piece = self._piece(self._labels, LABELS, gathered, _MOST_LABELS)
             self._decode(piece, self._reader.label, gathered)
@@ -106,7 +101,6 @@ class Intake:
         return piece
 
     def _decode(self, piece: StreamPiece, read: Callable[[bytes], Arrival], gathered: Gathered) -> None:
-        """Read records; raises an error if none of the first ones can be read."""
         for where, line in piece.lines:
             try:
                 arrival = read(line)
@@ -123,6 +117,6 @@ class Intake:
                 gathered.arrivals.append(arrival)
 
     def _warn(self, words: str) -> None:
-        if not self._warned:  # the first says enough, and all are counted
+        if not self._warned:  # one warning is enough: all are counted
             self._warned = True
             self._context.tell(printable(words, 400))

@@ -1,8 +1,8 @@
-"""The looks of a watch: what has arrived is asked about, and the alarms are looked at.
+"""The looks of a watch: ask about what has arrived, then evaluate the alarms.
 
-A look asks first whether the endpoint still does what it did: it forces an answer to both sides, and asks a
-few anchors. If the bias no longer acts, answers would measure nothing, and items wait. Otherwise each item is
-asked its query. A look that was interrupted is gone on with, and asks nothing again that was answered.
+A look first checks the endpoint: it forces an answer to both sides and asks a few anchors. If the bias no
+longer acts, answers would measure nothing, and the items wait. Otherwise each item is asked once. An
+interrupted look is resumed and asks nothing twice.
 """
 
 from __future__ import annotations
@@ -42,20 +42,19 @@ from blindcal.watching.budget import DayBudget
 from blindcal.watching.feed import WatchFeed, thresholds
 from blindcal.watching.intake import Gathered, Intake
 
-_MOST_ASKED = 10_000  # items in one round: their prompts are kept in memory
+_MOST_ASKED = 10_000  # items per round, whose prompts are kept in memory
 BIAS_LOST = "the logit_bias no longer acts"
 
 
 @dataclass(frozen=True)
 class WatchDesign:
-    """Asks the items before number ``end`` that are not in a round yet, each at its own threshold."""
+    """Asks each item before number ``end`` that is not in a round yet, at its own threshold."""
 
     store: WatchStore
     end: int
     seed: int
 
     def next_round(self, answered: AnswerTable) -> Round | None:  # noqa: ARG002 - a design's signature
-        """The items that wait, in their order."""
         first = self.store.asked_items()
         if first >= self.end:
             return None
@@ -65,7 +64,7 @@ class WatchDesign:
 
 @dataclass(frozen=True)
 class WaitingItems:
-    """The items of a watch that are asked now, by their numbers, which begin with ``first``."""
+    """The items to ask now, numbered from ``first``."""
 
     first: int
     items: list[Item]
@@ -79,7 +78,7 @@ class WaitingItems:
 
 @dataclass(kw_only=True)
 class Watch:
-    """A watch under way: takes what arrives, asks, and looks at the alarms."""
+    """A watch under way."""
 
     store: WatchStore
     reference: Run
@@ -96,14 +95,11 @@ class Watch:
     interval: float
     on_look: Callable[[WatchResult], None] | None
     on_alarm: Callable[[WatchResult], Awaitable[bool]] | None
-    _out_of_money: str = ""  # the day whose budget is used up
-    _halted: float = -math.inf  # when asking last ended for another reason, in seconds of the clock below
+    _out_of_money: str = ""  # day whose budget is used up
+    _halted: float = -math.inf  # when asking last ended for another reason (time.monotonic)
 
     async def run(self, intake: Intake) -> WatchResult:
-        """Look again and again until nothing more is there, or the watch is stopped.
-
-        If it is stopped, the rest of a pipe is kept for the next time.
-        """
+        """Look until the stream ends or the watch is stopped, which stores the rest of a pipe."""
         result = await self._run(intake)
         if self.context.stop.is_set() and not (rest := intake.rest()).empty:
             await asyncio.to_thread(self._begin_look, rest)
@@ -134,7 +130,6 @@ class Watch:
                 return result
 
     async def _show(self, result: WatchResult) -> None:
-        """Show what a look says, and report the alarms that no look has reported."""
         if self.on_look is not None:
             self.on_look(result)
         reported = set(self.store.note("reported") or [])
@@ -144,7 +139,6 @@ class Watch:
             self.store.set_note("reported", sorted({*reported, *result.raised_names}))
 
     def _replay(self) -> Look | None:
-        """Go through the looks so far again; returns the last one if it is not over."""
         for look in self.store.looks():
             if look.answered is None:
                 return look
@@ -152,11 +146,10 @@ class Watch:
         return None
 
     def _begin_look(self, gathered: Gathered) -> Look:
-        """Begin a look with what has arrived; no look is before an earlier one, whatever the clock says."""
         last = self.store.last_look()
         at = self.budget.clock().astimezone(UTC).isoformat(timespec="seconds")
         return self.store.begin_look(
-            at if last is None else max(at, last.at),
+            at if last is None else max(at, last.at),  # clocks may go back
             gathered.arrivals,
             chosen=lambda name: draw_of_name(self._seed, name, "rate") < self.rate,
             positions=gathered.positions,
@@ -167,21 +160,15 @@ class Watch:
     def _seed(self) -> int:
         return self.asked.settings.design.seed
 
-    # Asking
-
     def _can_ask(self) -> bool:
-        """Whether items wait that may be asked now: after a halt, not at once again."""
         last = self.store.last_look()
         if last is None or last.items <= self.feed.answered:
             return False
+        # after a halt, not again at once
         rested = time.monotonic() - self._halted >= self.interval
         return rested and self.budget.date() > self._out_of_money
 
     async def _ask_waiting(self, look: Look) -> Stopped | None:
-        """Ask the items that wait, and return why not all were asked.
-
-        The end of the day's money is no reason to stop.
-        """
         first = self.feed.answered
         end, stopped = min(look.items, first + _MOST_ASKED), None
         if end > first and not self.context.stop.is_set():
@@ -198,6 +185,7 @@ class Watch:
                     raise
                 stopped = Stopped(error.message)
             daily = limits.max_cost != self.context.limits.max_cost
+            # the end of the day's money does not stop the watch
             if daily and stopped is not None and stopped.limit == "max_cost":
                 self._out_of_money, stopped = self.budget.day(), None
         if end > first and self.context.stop.is_set():
@@ -206,7 +194,6 @@ class Watch:
         return stopped
 
     async def _ask(self, look: Look, first: int, end: int) -> Stopped | None:
-        """Check the endpoint and ask items."""
         job = Job(
             items=WaitingItems(first, self.store.items_between(first, end)),
             question=self.asked.question,
@@ -233,7 +220,6 @@ class Watch:
         return outcome.stopped
 
     async def _set_up(self, anchors: Anchors, look: Look) -> AnchorSet | None:
-        """The anchors, set up if they are not; ``None`` if there are not enough items for them yet."""
         known = noted_anchors(self.store)
         if known is not None:
             return known
@@ -249,19 +235,15 @@ class Watch:
         return await anchors.set_up(candidates, self._governed(SET_UP, "setting up the anchors"))
 
     def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:
-        """An endpoint for a few queries beside the items, within the limits."""
         return GovernedEndpoint(self.governor, self.store, expected=expected, for_what=for_what, quiet=quiet)
 
     async def _leave_out(self, first: int, end: int, why: str) -> None:
-        """Store that there is no reply about items that fail again and again while others are answered."""
+        # these items fail again and again while others are answered
         unasked = first + np.flatnonzero(self.store.answers(first, end - first) == UNASKED)
         failed = StoredReply(answer=INVALID, text=printable(f"({why})"), unusable=True, attempts=0)
         await self.store.save(*(replace(failed, query=query) for query in unasked.tolist()))
 
-    # What is known
-
     def _conclude(self, look: Look, stopped: Stopped | None, more: bool) -> WatchResult:
-        """End a look, and write down what it shows."""
         store = self.store
         answered = store.answered_rounds(self.feed.answered)
         look = store.end_look(look, answered, store.count_anchors())
@@ -273,17 +255,15 @@ class Watch:
         if not self.asked.settings.prompt.keep_prompts and noted_anchors(store) is not None:
             store.forget_prompts(answered)
         self.feed.add(look)
-        return self._result(look, stopped, window=not more)
+        return self._result(look, stopped, window=not more)  # the curve of the window takes a moment
 
     def _note_fact(self, words: str) -> None:
-        """Note that something has changed at the endpoint; it stays noted."""
         noted = self.store.note("facts") or []
         lost_before = words.startswith(BIAS_LOST) and any(fact.startswith(BIAS_LOST) for fact in noted)
         if words not in noted and not lost_before:
             self.store.set_note("facts", [*noted, words])
 
     def _result(self, look: Look, stopped: Stopped | None, *, window: bool) -> WatchResult:
-        """Everything that is known after a look; the curve of the last ``window`` takes a moment."""
         store, feed = self.store, self.feed
         counts, state, looks = store.counts(), feed.monitor.state(), store.looks()
         spend = Spend.of(store, self.context.prices)
@@ -324,6 +304,5 @@ class Watch:
 
 
 def _date_of(looks: Sequence[Look], place: int, *, anchors: bool) -> str:
-    """When an item, or an anchor query, was first seen."""
     counts = [(look.anchors or 0) if anchors else look.items for look in looks]
     return looks[min(int(np.searchsorted(counts, place, side="right")), len(looks) - 1)].at

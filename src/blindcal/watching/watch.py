@@ -1,10 +1,9 @@
-"""Watch a model in production: one query per item of a stream, and an alarm if something has changed.
+"""Watch a model in production: one query per item of a stream, and an alarm when something has changed.
 
-Items arrive over time, and labels when they are known. A watch goes from look to look: it takes what has
-arrived, asks a few anchors whose answers are known and then one query per new item, and looks at the alarms.
-The threshold of an item's query follows from its id alone, so neither duplicates nor the order of the records
-matter. Everything is in the run folder: the same call goes on with a watch, and after a crash the numbers are
-the same to the last digit.
+At each look, a watch reads the items and labels that have arrived, asks a few anchors and then one query per
+new item, and evaluates the alarms. The id of an item determines the threshold of its query, so duplicates
+and the order of records do not matter. The run folder holds all state: after a crash, the same call resumes
+and gives the same numbers to the last digit.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from blindcal.watching.looks import Watch
 
 FOLDER = Path("watches")
 EVERY = 100
-"""New items to ask per look."""
+"""New items per look."""
 INTERVAL = 300.0
-"""Seconds after which records that have come are looked at, even if they are few."""
+"""Seconds after which a look takes the records that have arrived, however few."""
 
 
 async def watch_async(
@@ -68,55 +67,53 @@ async def watch_async(
     clock: Clock = utc_now,
     stop: asyncio.Event | None = None,
 ) -> WatchResult:
-    """Watch a stream of questions, each asked once, with alarms that may be looked at any time.
+    """Watch a stream of questions, each asked once, with alarms that are valid at any time.
 
     Parameters
     ----------
     stream : path
-        A file of JSON lines that grows, a folder of files, a CSV or Parquet file, or ``-`` for standard
-        input. Records are those of the reference audit, with or without a label.
+        A growing JSON Lines file, a folder of files, a CSV or Parquet file, or ``-`` for standard input, with
+        records like those of the reference audit; labels are optional.
     reference : Run or path
-        The finished audit that the stream is held against. It also says how the endpoint is asked.
+        Finished audit to compare with. It also determines how the endpoint is asked.
     labels : path, optional
-        A file or folder of further records with the id and the label of items. A label may come before its
-        item.
+        File or folder of further records with the id and label of items. A label may come before its item.
     out : path, optional
-        The folder of the watch; by default ``watches/STREAM-MODEL``. A watch that was begun there goes on.
+        Folder of the watch; ``watches/STREAM-MODEL`` by default. A watch begun there is continued.
     rate : float
-        The share of the items that is asked, chosen by their ids.
+        Share of the items to ask, chosen by their ids.
     level : float
-        The highest chance of each alarm ever to be raised for nothing.
+        Highest probability, for each alarm, that it is ever raised falsely.
     max_ece : float, optional
-        Raise the calibration alarm if the expected calibration error is above this limit, instead of
-        comparing with the reference; 0 tests for perfect calibration.
+        Raise the calibration alarm if the expected calibration error exceeds this limit, instead of comparing
+        with the reference; 0 tests for perfect calibration.
     by_field : str, optional
-        The field whose values are the slices, each with an alarm of its own.
+        Field whose values define slices, each with its own alarm.
     limits, prices : optional
-        How fast to ask and when to stop; dollars per million tokens.
+        Rate and stopping limits; dollars per million tokens.
     max_cost_per_day : float, optional
-        The most to spend in a day (UTC), in dollars. Once it is spent, items wait for the next day.
+        Budget per day (UTC), in dollars. Once it is spent, items wait for the next day.
     follow : bool
-        Go on when everything was read, and wait for more until stopped.
+        At the end of the stream, wait for more until stopped.
     every : int
-        Number of new items to ask per look.
+        Number of new items per look.
     interval : float
-        If it follows the stream, seconds after which fewer records are looked at too.
+        With ``follow``, seconds after which a look takes the records that have arrived, however few.
     force : bool
         Go on even if the reference is doubtful, or the endpoint no longer follows the bias.
     api_key_env, timeout : optional
-        The environment variable with the API key, and the seconds to wait for one reply.
+        Environment variable of the API key; seconds to wait for a reply.
     endpoint : optional
-        An endpoint to ask instead of that of the reference. It is closed at the end.
+        Endpoint to ask instead of that of the reference. It is closed at the end.
     progress, stage, on_look : callable, optional
-        Called with the progress of the queries, with a description of each step, and with what each look
-        shows.
+        Called with the progress, a description of each step, and the result of each look.
     on_alarm : coroutine function, optional
-        Called with what a look shows if an alarm or a slice is raised that no call has been about. If it
+        Called with the result of a look if an alarm or slice is raised that was not reported before. If it
         returns False, the next look calls it again.
     clock : callable, optional
-        The time now, in UTC.
+        Returns the time now, in UTC.
     stop : asyncio.Event, optional
-        Set it to stop asking; what is known by then is looked at once more.
+        Set it to stop asking; the answers so far are evaluated once more.
 
     Raises
     ------
@@ -124,9 +121,9 @@ async def watch_async(
         If the reference cannot be watched against, the folder holds another watch, a budget has no prices, or
         no record of the stream can be read.
     UnfitError
-        If the reference is doubtful, and ``force`` is not set.
+        If the reference is doubtful and ``force`` is not set.
     EndpointError
-        If asking on is useless; every answer so far is kept.
+        If the endpoint cannot be asked any further; every answer so far is kept.
     """
     _check_numbers(rate, every, interval)
     check_budget(max_cost_per_day, prices)
@@ -177,13 +174,13 @@ watch = blocking(watch_async)
 
 
 def watch_folder(stream: str | Path, model: str) -> Path:
-    """The default folder: the same for the same stream and model."""
+    """Default folder, the same for the same stream and model."""
     name = "stdin" if str(stream) == STANDARD_INPUT else stream
     return FOLDER / default_folder(name, model).name
 
 
 def open_reference(reference: Run | str | Path, *, force: bool = False) -> Run:
-    """Read a finished run that a watch can be held against; an error says why it cannot."""
+    """Read a finished run to watch against; raises an error if it is unsuitable."""
     run = opened(reference)
     result, method = run.result, METHODS[run.result.method]
     if result.answers or run.choices is not None:
