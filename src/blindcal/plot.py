@@ -1,8 +1,7 @@
 """Figures of results and fits: ``bc.plot.reliability(result)``.
 
-Each function takes an `AuditResult`, a `Run` (drawn as its result), a `LatentFit` or a `BlindResult`, draws
-on ``ax`` or on a new figure, and returns the axes. A fit is drawn in its own bins and at its own level;
-``fit.at(bins=10, level=0.9)`` changes them.
+Each function draws a result, a `Run`, a `LatentFit` or a `BlindResult` on ``ax`` or on a new figure, and
+returns the axes. ``fit.at(bins=10, level=0.9)`` changes the bins and the level of a fit.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def calibration_curve(estimates: Drawable, ax: Axes | None = None) -> Axes:
 
 
 def reliability(estimates: Drawable, ax: Axes | None = None) -> Axes:
-    """The reliability diagram with its band, and the bins as dots."""
+    """The reliability diagram: the curve with its band, and the bins as dots."""
     source = _source(estimates, "reliability")
     curve = shown_curve(source) if isinstance(source, AuditResult) else source.curve
     return plots.plot_reliability(curve, ax, bins=source.bins, words=_words(source))
@@ -69,15 +68,15 @@ def confidence(estimates: Drawable, ax: Axes | None = None) -> Axes:
 
 
 def operating(estimates: Drawable, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:
-    """Precision, recall and accuracy against the threshold; ``threshold`` marks one."""
+    """Precision, recall and accuracy at each threshold; ``threshold`` marks one."""
     source = _source(estimates, "operating")
     return plots.plot_operating(source.operating, ax, threshold=threshold, words=_words(source))
 
 
 def cost(estimates: Drawable, cost_fp: float, cost_fn: float, ax: Axes | None = None) -> Axes:
-    """The expected cost per decision against the threshold, given the costs of the two errors.
+    """The expected cost per decision at each threshold, given the costs of the two errors.
 
-    A fit always has a band; a result has one for costs in the same proportion as a pair in ``result.costs``.
+    A fit always has a band; a result has one if ``result.costs`` has a pair of costs in the same proportion.
     """
     source = _source(estimates, "cost")
     costs = _costs(source, *check_costs(cost_fp, cost_fn))
@@ -92,12 +91,11 @@ def parts(estimates: Drawable, ax: Axes | None = None) -> Axes:
 
 
 def svg(drawn: Axes | Figure, title: str = "") -> str:
-    """A figure as an SVG element to embed in a page; ``title`` is read out by screen readers."""
+    """A figure as an SVG element to embed in a page; screen readers read ``title`` aloud."""
     return svg_element(drawn if isinstance(drawn, Figure) else root_figure(drawn), title)
 
 
 def _source(estimates: object, figure: str) -> Any:
-    """The object to draw from: a run's result, or ``estimates`` itself."""
     source = estimates.result if isinstance(estimates, Run) else estimates
     available = _available(source)
     if figure in available:
@@ -110,12 +108,10 @@ def _source(estimates: object, figure: str) -> Any:
 
 
 def _words(source: object) -> Wording:
-    """What its estimates are about, in words."""
     return wording_of(source) if isinstance(source, AuditResult) else TWO_ANSWERS
 
 
 def _available(source: object) -> list[str]:
-    """The figures that can be drawn from it; this does not make a fit estimate anything."""
     if not isinstance(source, Findings):
         return [figure for figure, (name, _) in _NEEDS.items() if hasattr(type(source), name)]
     filled = [figure for figure, (name, _) in _NEEDS.items() if getattr(source, name)]

@@ -1,8 +1,4 @@
-"""Pages, figures and every sentence on them.
-
-Results and fits are shown as HTML in a running IPython: the classes are registered by name, and drawing is
-imported when one of them is first shown.
-"""
+"""Pages, figures and the sentences on them."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ _SHOWN = (
 
 
 def show_in_notebooks() -> None:
-    """Register the HTML display of results and fits; does nothing outside IPython."""
+    """Show results as HTML in IPython, if it is running; plotting is imported on first use."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = None if get_ipython is None else get_ipython()
     formatter = getattr(shell, "display_formatter", None)

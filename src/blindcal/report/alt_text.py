@@ -1,4 +1,4 @@
-"""Alt text of each figure: its shape in a few numbers."""
+"""Alt text of each figure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from blindcal.text import listed, printable
 _CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _THRESHOLDS = (0.25, 0.5, 0.75)
 _MOST_PARTS = 8
-_ENOUGH = 0.05  # share of the items in a bin without which the curve says little there
-_WIDEST = 0.4  # a band that is wider says little too
+_ENOUGH = 0.05  # a bin with a smaller share of the items says little
+_WIDEST = 0.4  # a wider band says little
 
 
 def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
-    """The gap of each bin, from the lowest to the highest."""
     gaps = [f"{100 * one.gap.value:+.1f}" for one in bins if one.gap.value is not None]
     return _sentences(
         f"Blind Calibration Curve: the signed gap of each of {len(bins)} bins of confidence",
@@ -28,7 +27,6 @@ def calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
 
 
 def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_ANSWERS) -> str:
-    """The curve at five confidences, as far as items are there, or the bins if there is no curve."""
     shares = _shares(curve, bins)
     if curve is None:
         known = [one for one in bins if one.predicted is not None]
@@ -40,7 +38,7 @@ def reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_A
 
 
 def _shares(curve: Curve | None, bins: Sequence[Bin] = ()) -> list[str]:
-    """The curve at five confidences, as far as items are there and the band says something."""
+    """The curve at five confidences, without those where items are few or the band is wide."""
     if curve is None:
         return []
     shares = []
@@ -55,7 +53,6 @@ def _shares(curve: Curve | None, bins: Sequence[Bin] = ()) -> list[str]:
 
 
 def confidence(shares: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:
-    """The share of each kind of items above one half; of the negative items, the share below it."""
     middle = len(shares.positives) // 2
     where, negatives = "below", shares.negatives[:middle]
     if words.several:
@@ -70,7 +67,6 @@ def confidence(shares: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str
 
 
 def operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) -> str:
-    """Precision and recall at three thresholds; with several answers, precision and the share answered."""
     sentences = []
     for at in _THRESHOLDS:
         point = min(points, key=lambda each: abs(each.threshold - at))
@@ -81,7 +77,6 @@ def operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) ->
 
 
 def parts(each: Sequence[Part]) -> str:
-    """The ECE of the largest parts."""
     largest = sorted((part for part in each if part.ece.value is not None), key=lambda part: -part.items)
     shown = [f"{printable(part.name, 60)} {part.ece.value:.3f}" for part in largest[:_MOST_PARTS]]
     which = "The largest parts" if len(largest) > _MOST_PARTS else "The parts"
@@ -91,7 +86,6 @@ def parts(each: Sequence[Part]) -> str:
 
 
 def evidence(name: str, path: EvidencePath, threshold: float, raised_at: int | None) -> str:
-    """Where the evidence of an alarm ends, its highest value, and whether the alarm was raised."""
     last, highest = path.log_evidence[-1], max(path.log_evidence)
     return _sentences(
         f"Evidence of the {name} alarm after each of {path.observations[-1]:,} observations, on a log scale",
@@ -102,7 +96,6 @@ def evidence(name: str, path: EvidencePath, threshold: float, raised_at: int | N
 
 
 def gaps(each: Sequence[tuple[str, Estimate]]) -> str:
-    """Each gap with its interval."""
     shown = [f"{printable(name, 60)} {gap_text(gap)}" for name, gap in each]
     return _sentences(
         "Confidence sequences of confidence minus the share of positive labels, around zero", *shown
@@ -110,7 +103,6 @@ def gaps(each: Sequence[tuple[str, Estimate]]) -> str:
 
 
 def window(items: int, curve: Curve, reference: Curve | None) -> str:
-    """Both curves at five confidences."""
     curves = {f"The last {items:,} labelled items": curve, "The reference": reference}
     shares = {name: _shares(each) for name, each in curves.items()}
     shown = [f"{name}: {listed(each)} confidence" for name, each in shares.items() if each]
@@ -118,5 +110,4 @@ def window(items: int, curve: Curve, reference: Curve | None) -> str:
 
 
 def _sentences(*each: str) -> str:
-    """Join sentences, each with a full stop; skip empty ones."""
     return " ".join(f"{sentence}." for sentence in each if sentence)

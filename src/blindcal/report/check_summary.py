@@ -1,4 +1,4 @@
-"""Results of `blindcal check` for CI: JUnit XML, and a Markdown summary and annotations for GitHub."""
+"""Results of `blindcal check` for CI: JUnit XML, and Markdown and annotations for GitHub."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # special in Markdown o
 
 
 def junit(runs: Sequence[CheckResult]) -> bytes:
-    """A JUnit report: one suite per run, one case per limit; an undecided limit counts as a failure.
-
-    Each part that fails is a case of its own.
-    """
+    """A JUnit report: one case per limit and per failed part; an undecided limit counts as a failure."""
     root = ElementTree.Element("testsuites", name="blindcal check")
     total = Counter(tests=0, failures=0)
     for run in runs:
@@ -56,7 +53,7 @@ def junit(runs: Sequence[CheckResult]) -> bytes:
 
 
 def summary(runs: Sequence[CheckResult]) -> str:
-    """A Markdown table of all verdicts and of the parts that fail, for the summary of a workflow run."""
+    """A Markdown table for the summary of a workflow run."""
     lines = ["### Calibration", "", "| model | items | limit | estimate | bound | |"]
     lines.append("|---|---|---|---|---|---|")
     for run in runs:
@@ -78,11 +75,7 @@ def summary(runs: Sequence[CheckResult]) -> str:
 
 
 def workflow_commands(runs: Sequence[CheckResult]) -> list[str]:
-    """Workflow commands of GitHub Actions, which annotate a pull request; the worst first.
-
-    Each limit and part that fails is an error, each undecided limit a warning, each run that passes a notice.
-    GitHub shows ten of each kind per step.
-    """
+    """GitHub Actions commands that annotate a pull request, the worst first: GitHub shows ten per kind."""
     annotations: list[tuple[CheckOutcome, str, str]] = []
     for run in runs:
         texts = [(each.outcome, _title(run), f"{_name(each)}: {verdict_text(each)}") for each in _shown(run)]
@@ -98,17 +91,16 @@ def workflow_commands(runs: Sequence[CheckResult]) -> list[str]:
 
 
 def _message(text: str) -> str:
-    """Text in a workflow command, where a percent sign begins an escape."""
+    """A percent sign would begin an escape."""
     return _plain(text).replace("%", "%25")
 
 
 def _property(text: str) -> str:
-    """Text in a property of a workflow command, which a comma or a colon would end."""
+    """A comma or a colon would end the property."""
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """A verdict's numbers, if it is about any, and its reason, in one line."""
     if verdict.estimate is None:
         return verdict.why
     bound = "" if verdict.bound is None else f", bound {verdict.bound:.4f}"
@@ -116,18 +108,15 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def checked_items(run: CheckResult) -> str:
-    """The number of items behind a run or a certificate."""
     checked = run.checked
     return item_count(checked.counts) if isinstance(checked, AuditResult) else f"{checked.items:,}"
 
 
 def _shown(run: CheckResult) -> list[Verdict]:
-    """The verdicts on the limits, and on the parts that fail."""
     return [*run.verdicts, *(verdict for verdict in run.parts if verdict.outcome == "failed")]
 
 
 def _name(verdict: Verdict) -> str:
-    """What must hold, and for which part if it is about one."""
     return verdict.words if verdict.part is None else f"{verdict.part}: {verdict.words}"
 
 
@@ -140,5 +129,4 @@ def _plain(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Escape text so that Markdown shows it verbatim."""
     return _MARKUP.sub(lambda special: f"&#{ord(special[0])};", printable(text))

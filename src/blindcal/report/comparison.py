@@ -1,4 +1,4 @@
-"""A comparison of two runs in sentences, as figures and as one self-contained HTML page."""
+"""A comparison of two runs: sentences, figures and one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ LOWER_IS_BETTER = ("ece", "brier", "log_loss")
 
 
 def verdict(row: Difference) -> str:
-    """What the interval of a difference shows."""
     if 0 in row.difference:
         return "no difference shown"
     return "higher in B" if float(row.difference) > 0 else "lower in B"
@@ -51,10 +50,7 @@ def better(row: Difference) -> str | None:
 
 
 def headline(comparison: RunComparison) -> tuple[str, ...]:
-    """What the comparison shows: first the calibration error, then the other quantities.
-
-    If a single quantity other than the ECE differs, the last sentence says that this may be chance.
-    """
+    """The result in words, with a warning of chance if only one quantity besides the ECE differs."""
     ece = next(row for row in comparison.differences if row.quantity == "ece")
     others = [row for row in comparison.differences if row.quantity != "ece"]
     a, b, off = float(ece.first), float(ece.second), float(ece.difference)
@@ -91,7 +87,7 @@ def headline(comparison: RunComparison) -> tuple[str, ...]:
 
 
 def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
-    """The settings that differ: name, value in the first run, value in the second."""
+    """The settings that differ: name, first value, second value."""
     sides = [_settings(run) for run in (first, second)]
     names = dict.fromkeys([*sides[0], *sides[1]])
     return tuple(
@@ -102,7 +98,6 @@ def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings of a run, including those that only its result records."""
     kept = {name: value for name, value in run.settings.items() if name != "items_digest"}
     result = run.result
     known = {"items": result.counts.items, "estimator": result.estimator, "bins": len(result.bins)}
@@ -110,7 +105,6 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def pairing(comparison: RunComparison) -> str:
-    """Which items the comparison uses, in words."""
     if not comparison.paired:
         return (
             "not paired: the runs have no item in common, so the intervals are those of independent samples"
@@ -124,7 +118,6 @@ def pairing(comparison: RunComparison) -> str:
 
 
 def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tuple[Drawing, ...]:
-    """The calibration curves of both runs in one figure, and their reliability curves in another."""
     from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities  # slow to import
     from blindcal.report.style import root_figure
 
@@ -147,13 +140,12 @@ def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tup
 
 
 def labels_of(comparison: RunComparison) -> tuple[str, str]:
-    """Short names for the legend."""
     first, second = (printable(model, 40) for model in comparison.models)
     return (f"A: {first}", f"B: {second}")
 
 
 def comparison_page(comparison: RunComparison, drawn: Sequence[Drawing], runs: tuple[Run, Run]) -> str:
-    """One page: the headline, every difference, the curves of both runs and the settings that differ."""
+    """The comparison as an HTML page."""
     return (
         environment()
         .get_template("comparison.html")

@@ -1,4 +1,4 @@
-"""A result as HTML: one self-contained page without network or scripts, or the output of a notebook cell."""
+"""A result as a self-contained HTML page, or as the output of a notebook cell."""
 
 from __future__ import annotations
 
@@ -39,15 +39,11 @@ if TYPE_CHECKING:
 
 PAGE_FILE = "report.html"
 ROWS = (2, *range(4, 37, 4), 38)
-"""Indices of the operating points in the table: thresholds 0.05, 0.1, 0.2, ..., 0.9, 0.95."""
+"""Rows of the table of operating points: thresholds 0.05, 0.1, 0.2, ..., 0.9, 0.95."""
 
 
 def render(result: AuditResult) -> str:
-    """The page of a result.
-
-    Text from outside (model, file names, prompts, messages of the endpoint) is escaped, and characters that
-    hide or reorder text are made visible.
-    """
+    """The page of a result; text from outside is escaped, and hidden or reordering characters are shown."""
     templates = environment()
     numbers = Numbers(result)
     templates.globals.update(
@@ -80,7 +76,7 @@ def render(result: AuditResult) -> str:
 
 
 def environment() -> Environment:
-    """The templates of this folder; all values are escaped, and undefined names are errors."""
+    """The Jinja environment of this folder: it escapes all values, and undefined names are errors."""
     import jinja2  # slow to import
 
     templates = jinja2.Environment(
@@ -96,34 +92,30 @@ def environment() -> Environment:
 
 
 def style(*names: str) -> str:
-    """CSS: the colours of all pages, and the style sheets of this folder with these names."""
+    """The colours of all pages, followed by the named style sheets of this folder."""
     from blindcal.report.style import theme_css  # slow to import, like all plotting code
 
     return theme_css() + "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
 
 
 def write_page(result: AuditResult, path: Path) -> None:
-    """Write the page."""
     page = render(result)
     with atomic_write(path) as draft:
         draft.write_text(page, encoding="utf-8")
 
 
 def _figures(result: AuditResult) -> dict[str, str]:
-    """Every figure as an SVG element, by name."""
     from blindcal.report import plots
 
     return {one.name: one.svg() for one in plots.draw(result)}
 
 
 def _cheapest(costs: CostCurve) -> int:
-    """Index of the operating point with the lowest expected cost."""
     values = [math.inf if one.value is None else one.value for one in costs.expected]
     return values.index(min(values))
 
 
 def _every_twentieth(f: Sequence[float], least: float) -> list[int]:
-    """Indices of the points of the reliability curve in its table: 0.05, 0.1, ... from ``least`` up."""
     return [place for place, at in enumerate(f) if at >= least and abs(20 * at - round(20 * at)) < 1e-6]
 
 
@@ -135,10 +127,7 @@ def _settings(settings: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def html(shown: object) -> str:
-    """An `AuditResult`, `Run`, `LatentFit` or `BlindResult` as HTML; a run is shown as its result.
-
-    A fit is shown with its intervals, which runs the resampling if that has not been done yet.
-    """
+    """A result, run or fit as HTML; a fit is resampled for its intervals if it has not been yet."""
     from blindcal.estimate.latent.fit import LatentFit
     from blindcal.estimate.published.blind import BlindResult
     from blindcal.report.plots import plot_calibration_curve

@@ -1,8 +1,6 @@
 """One function per figure, from the records of `blindcal.estimate.findings` to matplotlib axes.
 
-Nothing is estimated here. Every function draws on the given axes, or on those of a new figure that pyplot
-does not manage, and returns them: ``plot_reliability(result.curve).figure``. What a method does not estimate
-is left out, and an empty figure says so.
+Each function draws on ``ax``, or on a new figure that pyplot does not manage, and returns the axes.
 """
 
 from __future__ import annotations
@@ -58,10 +56,7 @@ def plot_calibration_curve(
     ece: Estimate | None = None,
     words: Wording = TWO_ANSWERS,
 ) -> Axes:
-    """The Blind Calibration Curve: the bins' signed gaps with intervals; the bars' lengths add up to the ECE.
-
-    ``ece`` is written above the bars, with its interval; by default it is their sum.
-    """
+    """Signed gaps with intervals; ``ece`` is written above, by default the sum of the bars' lengths."""
     with drawing(ax) as axes:
         _gap_axes(axes, words)
         known = [each for each in bins if each.gap.value is not None]
@@ -82,7 +77,6 @@ def plot_calibration_curve(
 def plot_calibration_curves(
     runs: Mapping[str, Sequence[Bin]], ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
 ) -> Axes:
-    """The Blind Calibration Curves of several runs: one bar per run in each bin, in the order of the runs."""
     with drawing(ax, WIDTH, HEIGHT + _legend_height(runs)) as axes:
         _gap_axes(axes, words)
         for which, bins in enumerate(runs.values()):
@@ -105,10 +99,7 @@ def plot_reliability(
     bins: Sequence[Bin] = (),
     words: Wording = TWO_ANSWERS,
 ) -> Axes:
-    """The reliability diagram: the share of positive labels at each confidence, with its band.
-
-    The dots are the bins, sized by their share of the items; a calibrated model lies on the diagonal.
-    """
+    """The curve with its band, and the bins as dots sized by their share of the items."""
     with drawing(ax, *SQUARE) as axes:
         _reliability_axes(axes, words)
         if curve is not None:
@@ -138,7 +129,6 @@ def plot_reliability(
 def plot_reliabilities(
     runs: Mapping[str, Curve], ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
 ) -> Axes:
-    """The reliability curves of several runs in one diagram, each with its band."""
     with drawing(ax, SQUARE[0], SQUARE[1] + _legend_height(runs)) as axes:
         _reliability_axes(axes, words)
         for which, (name, curve) in enumerate(runs.items()):
@@ -150,7 +140,7 @@ def plot_reliabilities(
 def plot_confidence(
     confidence: ConfidenceHistogram | None, ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
 ) -> Axes:
-    """The distribution of the confidence, P(positive): positive labels up, negative labels down."""
+    """The distribution of the confidence: positive labels up, negative labels down."""
     with drawing(ax) as axes:
         _zero_line(axes)
         _probability_axis(axes, words.confidence)
@@ -179,10 +169,6 @@ def plot_operating(
     threshold: float | None = None,
     words: Wording = TWO_ANSWERS,
 ) -> Axes:
-    """Precision, recall and accuracy of deciding "positive iff f >= threshold", each with its band.
-
-    ``threshold`` marks one threshold, such as the one to deploy.
-    """
     with drawing(ax) as axes:
         at = [row.threshold for row in operating]
         for which, (name, label) in enumerate(words.rates):
@@ -202,7 +188,6 @@ def plot_operating(
 def plot_cost(
     thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
 ) -> Axes:
-    """The expected cost per decision at each threshold, with its band and its minimum."""
     with drawing(ax) as axes:
         value, _, high = _columns_of(costs.expected)
         _probability_axis(axes, words.threshold)
@@ -223,10 +208,7 @@ def plot_cost(
 
 
 def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estimate | None = None) -> Axes:
-    """The ECE of each part with its interval; hollow if the items are too few for a reliable estimate.
-
-    If there are very many parts, the largest are shown. ``overall`` is the ECE of all items, a dashed line.
-    """
+    """The largest parts, hollow if unreliable; ``overall``, the ECE of all items, is a dashed line."""
     shown = sorted(parts, key=lambda part: -part.items)[:_MOST_PARTS] if len(parts) > _MOST_PARTS else parts
     with drawing(ax, WIDTH, max(1.7, 1.0 + 0.25 * len(shown))) as axes:
         notes = [f"the {len(shown)} largest of {len(parts)} parts"] if len(shown) < len(parts) else []
@@ -262,19 +244,18 @@ def plot_parts(parts: Sequence[Part], ax: Axes | None = None, *, overall: Estima
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure with a name for its files and an alt text."""
+    """A figure with a file name and an alt text."""
 
     name: str
     title: str
     figure: Figure
 
     def svg(self) -> str:
-        """An SVG element to embed in a page."""
         return svg(self.figure, self.title)
 
 
 def draw(result: AuditResult) -> tuple[Drawing, ...]:
-    """Every figure that a result has numbers for, in the order of the report."""
+    """Draw every figure that a result has numbers for, in the order of the report."""
     words, bins, curve = wording_of(result), result.bins, shown_curve(result)
     axes = plot_calibration_curve(bins, ece=result.ece, words=words)
     drawn = [("calibration-curve", alt_text.calibration_curve(bins, result.ece), axes)]
@@ -352,7 +333,6 @@ def _zero_line(axes: Axes) -> None:
 
 
 def _room_for_words(axes: Axes) -> None:
-    """Set y limits that include zero and leave a strip above and below for labels."""
     low, high = axes.get_ylim() if axes.patches else (0.0, 0.0)
     highest = max(high, -low, 0.01)
     axes.set_ylim(min(low, -0.25 * highest) - 0.12 * highest, max(high, 0.25 * highest) + 0.12 * highest)
@@ -379,7 +359,6 @@ def _legend(axes: Axes) -> None:
 
 
 def _columns(names: Sequence[str]) -> int:
-    """How many columns of names fit into a legend."""
     widths = np.array([text_width(name, _SMALL) + _HANDLE for name in names])
     for columns in (3, 2):
         if sum(some.max() for some in np.array_split(widths, columns) if some.size) <= _LINE:
@@ -397,14 +376,12 @@ def _amount(cost: float) -> str:
 
 
 def _columns_of(estimates: Sequence[Estimate]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Values, lower ends and upper ends; NaN if unknown."""
     ends = [(each.value, each.low, each.high) for each in estimates]
     value, low, high = np.array(ends, float).reshape(-1, 3).T
     return value, low, high
 
 
 def short_name(name: str) -> str:
-    """A name, cut to fit into a figure."""
     shown = printable(name, 60)
     while text_width(shown, _SMALL) > _NAME:
         shown = shown.removesuffix("…")[:-1] + "…"

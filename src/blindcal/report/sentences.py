@@ -1,14 +1,9 @@
-"""The headline of a result, and what the steadiness of its endpoint means, in sentences.
+"""The headline of a result, and what the steadiness of the endpoint means, in sentences.
 
 The headline begins with how often the model is right where it is confident: "When it says “Yes” with at least
-90% confidence, as it does for 34% of the questions, it is right 78% of the time (74% to 82%)." The sentence
-is about all answers from a confidence up, not about one point of the curve: a point at the edge of where a
-model answers may be far off, and hardly any answer is there. The confidence is the highest round one that is
-common, and whose interval is narrow; of two answers, the more frequent one is quoted. If there is none, the
-sentence is about all answers: how often they are right, and how confident the model is on average.
-
-No sentence claims more than the estimates support: an interval that contains zero gives no direction,
-methods without intervals are said to have none, and nothing is claimed that was not measured.
+90% confidence, as it does for 34% of the questions, it is right 78% of the time (74% to 82%)." It quotes a
+whole tail, not a point of the curve, because few answers may lie near a point. The confidence is the highest
+round one that is common and has a narrow interval; without one, the headline is about all answers.
 """
 
 from __future__ import annotations
@@ -33,16 +28,15 @@ from blindcal.results.result import AuditResult, Steadiness
 ALPHA = 0.05
 END = 0.95
 QUOTED = (END, 0.9, 0.8, 0.7, 0.6)  # round confidences, the most informative first
-COMMON = 1 / 3  # share of the items that must have at least a confidence for it to be quoted
-NOTABLE = 0.1  # share that is mentioned
+COMMON = 1 / 3  # least share of the items above a quoted confidence
+NOTABLE = 0.1  # least share that is mentioned
 WIDEST = 0.2  # no sentence quotes a wider interval
 LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
-TOP = 0.97  # a stretch that reaches this confidence is described without an upper end
-NEAR = 0.015  # a stretch that starts this near to the lowest confidence is described without a lower end
+TOP = 0.97  # a stretch that ends above this confidence has no upper end in words
+NEAR = 0.015  # a stretch that starts this close to the lowest confidence has no lower end in words
 
 
 def headline(result: AuditResult) -> tuple[Sentence, ...]:
-    """The audit in one to three sentences."""
     if result.ece.value is None:
         return (_nothing(result),)
     return tuple(filter(None, (quote(result), _error(result), _verdict(result))))
@@ -58,7 +52,6 @@ def _nothing(result: AuditResult) -> Sentence:
 
 
 def _words(result: AuditResult) -> dict[str, str]:
-    """The answer words, by their names in templates."""
     return {"yes": word(result, "positive"), "no": word(result, "negative")}
 
 
@@ -77,19 +70,17 @@ def _error(result: AuditResult) -> Sentence:
 
 
 def quote(result: AuditResult) -> Sentence | None:
-    """The sentence, unless too little is known for one."""
+    """How often the model is right where it is confident; ``None`` if too little is known."""
     if (side := one_label(result)) is not None:
         return _quote_label(result, side)
     return _quote_tail(result) or _quote_all(result)
 
 
 def _sides(result: AuditResult) -> tuple[str, ...]:
-    """The sides of one half on which a model can be confident: both for two answers, else the upper one."""
     return ("positive",) if result.answers else ("positive", "negative")
 
 
 def _quote_label(result: AuditResult, side: str) -> Sentence | None:
-    """If all items have the same label: how often the model gives the correct answer."""
     if result.accuracy.value is None:
         return None
     right = "The correct answer to every question is “{word}”. It gets {accuracy.value} right"
@@ -99,10 +90,7 @@ def _quote_label(result: AuditResult, side: str) -> Sentence | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The answers of one side from a confidence up: their share of all items, and how often they are right.
-
-    ``row`` is that of the operating point which decides so, ``confidence`` the round number.
-    """
+    """The answers of one side from ``confidence`` up; ``row`` is the index of their operating point."""
 
     side: str
     confidence: float
@@ -116,14 +104,13 @@ class Tail:
         return Number(f"{flip}operating.{self.row}.{name}", "whole")
 
     def quoted(self) -> Sentence:
-        """How often they are right, with the interval."""
         path = f"operating.{self.row}.{'precision' if self.side == 'positive' else 'negative_precision'}"
         value, low, high = (Number(f"{path}.{end}", "whole") for end in ("value", "low", "high"))
         return (value, " of the time (", low, " to ", high, ")")
 
 
 def tail_of(result: AuditResult, side: str, confidence: float, least: float = NOTABLE) -> Tail | None:
-    """The answers of a side from a confidence up, unless they are too few or their interval is too wide."""
+    """The answers of a side from a confidence up; ``None`` if they are few or the interval is wide."""
     yes = side == "positive"
     at = confidence if yes else 1 - confidence
     for row, point in enumerate(result.operating):
@@ -136,7 +123,7 @@ def tail_of(result: AuditResult, side: str, confidence: float, least: float = NO
 
 
 def quoted_tail(result: AuditResult) -> Tail | None:
-    """The answers that the sentence is about; ``None`` if it is about all answers."""
+    """The answers that the headline quotes; ``None`` if it is about all answers."""
     for confidence in QUOTED:
         tails = [tail for side in _sides(result) if (tail := tail_of(result, side, confidence, COMMON))]
         if tails:
@@ -145,7 +132,6 @@ def quoted_tail(result: AuditResult) -> Tail | None:
 
 
 def _quote_tail(result: AuditResult) -> Sentence | None:
-    """How often the model is right from a confidence up that is common."""
     if (tail := quoted_tail(result)) is None:
         return None
     begin = f"When it says “{word(result, tail.side)}” with at least "
@@ -157,7 +143,6 @@ def _quote_tail(result: AuditResult) -> Sentence | None:
 
 
 def _quote_all(result: AuditResult) -> Sentence | None:
-    """How often all answers are right, and how confident the model is on average."""
     if result.accuracy.value is None or result.overconfidence.value is None:
         return None
     interval = " ({accuracy.low:whole} to {accuracy.high:whole})" if result.accuracy.has_interval else ""
@@ -192,7 +177,6 @@ def _verdict(result: AuditResult) -> Sentence | None:
 
 
 def _where(result: AuditResult, *, over: bool) -> Sentence:
-    """The answers and the confidence at which the curve is clearly off the diagonal."""
     if result.curve is None or result.curve.low is None or result.curve.high is None:
         return ()
     if result.answers:
@@ -208,7 +192,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
                 (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
             )
         elif over and (end := tail_of(result, side, END)) is not None and (end.right.high or 1.0) < END:
-            # the stretch is too short for the curve to show, but many answers are there
+            # the curve cannot show such a short stretch, but many answers may lie there
             places.append((f"“{word(result, side)}” with at least ", end.number("threshold"), " confidence"))
     if not places:
         return ()
@@ -216,10 +200,7 @@ def _where(result: AuditResult, *, over: bool) -> Sentence:
 
 
 def _clear_run(curve: Curve, side: str, over: bool, least: float = 0.5) -> tuple[int, int] | None:
-    """First and last point, by rising confidence, of the longest stretch with the band off the diagonal.
-
-    A confidence in the answer of ``side`` is more than ``least``.
-    """
+    """The ends of the longest stretch, above ``least`` for ``side``, where the band is off the diagonal."""
     yes = side == "positive"
     places = [k for k, f in enumerate(curve.f) if (f > least if yes else f < least)]
     if not yes:
@@ -252,13 +233,13 @@ def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool, bottom: float 
 # The steadiness of the endpoint
 
 DRIFT_LEVEL = 0.001
-"""P-value below which a change of the answers is reported; an endpoint that stays the same rarely gets it."""
+"""A change of the answers is reported if its p-value is below this level."""
 MOST_FLIPS = 0.07
-"""Share of flipped answers that the estimates can allow for; with more, the answers are not to be trusted."""
+"""Largest share of flipped answers that the estimates can allow for."""
 
 
 def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
-    """Add what it means in words; up to ``slack`` queries were under way at the same time."""
+    """Add warnings and notes in words; up to ``slack`` queries were under way at the same time."""
     warnings, notes = [], []
     counts, rate, drift, served = steady.controls, steady.flip_rate, steady.drift, steady.served
     if steady.bias_lost is not None:
@@ -291,7 +272,6 @@ def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
 
 
 def _servers(steady: Steadiness, replaced: bool) -> str:
-    """Which servers the replies name, and whether one took the place of another."""
     old, new, *others = steady.served
     more = f" and {len(others)} more" if others else ""
     if replaced:

@@ -1,7 +1,7 @@
 """The style of every figure: colour-blind safe, narrow enough for a phone, in light and dark.
 
-A figure uses one ink, at several opacities, and the series colours of Okabe and Ito. ``svg`` writes these
-as CSS variables, so that one drawing fits light and dark pages; ``theme_css`` sets the variables.
+A figure uses one ink at several opacities and the colours of Okabe and Ito. ``svg`` writes these as CSS
+variables, which ``theme_css`` sets, to let one drawing fit light and dark pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from matplotlib.textpath import text_to_path
 
 INK, INK_DARK = "#1c1f23", "#e6e6e6"
 PAPER, PAPER_DARK = "#ffffff", "#15181c"
-#: Okabe and Ito (2008), in an order whose first four also differ in lightness; the dark row is lighter.
+#: Okabe and Ito (2008), ordered for the first four to differ in lightness; the dark row is lighter.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 SERIES_DARK = ("#56b4e9", "#f0853d", "#2fc79d", "#e3a0c6", "#f2b631", "#9fd3f4")
 #: A second way to tell series apart, for print without colour.
@@ -50,7 +50,7 @@ class ShownAxes(Axes):
 
 @contextmanager
 def figure_style(*, dark: bool = False) -> Iterator[None]:
-    """Apply blindcal's style to all figures that are drawn in the block."""
+    """Apply blindcal's style to the figures drawn in the block."""
     ink, paper = (INK_DARK, PAPER_DARK) if dark else (INK, PAPER)
     soft, firm, faint = (f"{ink}{round(255 * strength):02x}" for strength in (SOFT, FIRM, FAINT))
     colors: dict[Any, Any] = {
@@ -72,10 +72,7 @@ def figure_style(*, dark: bool = False) -> Iterator[None]:
 
 @contextmanager
 def drawing(ax: Axes | None, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
-    """The axes to draw on: ``ax`` as it is, or those of a new figure in our style.
-
-    pyplot does not manage a new figure, so figures do not pile up in memory.
-    """
+    """Yield ``ax``, or the axes of a new figure, which pyplot does not keep in memory."""
     if ax is not None:
         yield ax
         return
@@ -85,18 +82,15 @@ def drawing(ax: Axes | None, width: float = WIDTH, height: float = HEIGHT) -> It
 
 
 def ink(strength: float = FULL) -> tuple[str, float]:
-    """The colour of text in the current style, with an opacity between 0 and 1."""
     return str(mpl.rcParams["text.color"]), strength
 
 
 def series(which: int) -> str:
-    """The colour of a series in the current style; the colours repeat."""
     colors = mpl.rcParams["axes.prop_cycle"].by_key()["color"] if _active.get() else SERIES
     return str(colors[which % len(colors)])
 
 
 def text_width(text: str, size: float) -> float:
-    """The width of a line of text in points."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_NO_GLYPH)
         font = FontProperties(family="DejaVu Sans", size=size)
@@ -104,16 +98,14 @@ def text_width(text: str, size: float) -> float:
 
 
 def svg(figure: Figure, title: str = "") -> str:
-    """A figure as an SVG element to embed in a page.
+    """A figure as an SVG element to embed in a page; screen readers read ``title`` aloud.
 
-    Text stays text, in the page's font; colours are the variables of ``theme_css`` (without them, ink is
-    the page's text colour); the background is transparent; and different figures on a page share no id. The
-    same figure gives the same SVG. ``title`` is read out by screen readers.
+    Text stays text in the page's font, ids are unique on the page, and the same figure gives the same SVG.
     """
     root = ElementTree.fromstring(file_bytes(figure, "svg", transparent=True))
     for parent in list(root.iter()):
         for child in list(parent):
-            # the style sheet would apply to the whole page: its rules go on the root element instead
+            # a style sheet would apply to the whole page; the root element takes its rules instead
             if child.tag in (_SVG + "style", _SVG + "metadata"):
                 parent.remove(child)
     own = "b" + hashlib.sha256(ElementTree.tostring(root)).hexdigest()[:8] + "-"
@@ -129,7 +121,6 @@ def svg(figure: Figure, title: str = "") -> str:
 
 
 def root_figure(axes: Axes) -> Figure:
-    """The figure that axes are part of."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     return figure
@@ -150,7 +141,7 @@ def in_notebook(content: str) -> str:
 
 
 def file_bytes(figure: Figure, kind: str, *, transparent: bool = False) -> bytes:
-    """A figure as the bytes of a ``png`` or ``svg`` file; the same figure gives the same bytes."""
+    """A figure as ``png`` or ``svg`` bytes; the same figure gives the same bytes."""
     metadata: dict[str, str | None] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     into = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "blindcal"}), warnings.catch_warnings():
@@ -173,7 +164,7 @@ _VARIABLES = {
 
 
 def _for_page(name: str, value: str, own: str) -> tuple[str, str]:
-    """An attribute adapted to a page: ids with the prefix ``own``, colours as variables."""
+    """Prefix ids with ``own``, and turn colours into variables."""
     if name == "id":
         return name, own + value
     if name == _LINK:

@@ -1,4 +1,4 @@
-"""Figures of a watch: the evidence of each alarm, the gaps, and the last window beside the reference."""
+"""Figures of a watch: evidence of the alarms, gaps, and the last window beside the reference."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from blindcal.results.watch_result import WatchResult, WindowCurve
 
 _SMALL = 9.5  # points
 _PANEL = (3.6, 2.4)  # inches: three of them side by side on a desktop, one on a phone
-_MOST = 500.0  # highest natural logarithm that is drawn: its exponential, with room above, is a float
+_MOST = 500.0  # highest logarithm that is drawn: its exponential, with room above, is still a float
 _LEAST_SPAN = math.log(100)  # the axis spans at least two powers of ten
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def plot_evidence(path: EvidencePath, alarm: Alarm, ax: Axes | None = None) -> Axes:
-    """The e-value of an alarm after each observation, on a log scale; it is raised at the dashed line."""
+    """The e-value of an alarm after each observation, on a log scale, with the threshold as a dashed line."""
     with drawing(ax, *_PANEL) as axes:
         at = np.array([0, *path.observations], float)
         logs = np.clip([0.0, *path.log_evidence], -_MOST, _MOST)
@@ -63,7 +63,7 @@ def plot_evidence(path: EvidencePath, alarm: Alarm, ax: Axes | None = None) -> A
 
 
 def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
-    """The confidence sequence of each gap around zero; coloured if it excludes zero."""
+    """The confidence sequence of each gap; coloured if it excludes zero."""
     with drawing(ax, WIDTH, max(1.6, 0.95 + 0.27 * len(gaps))) as axes:
         axes.axvline(0, color=ink(FIRM), linewidth=0.8, zorder=2)
         farthest = 0.02
@@ -95,7 +95,6 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
 
 
 def plot_window(window: WindowCurve, ax: Axes | None = None) -> Axes:
-    """The reliability curve of the last window, beside that of the reference."""
     curves = {f"last {window.items:,} labelled items": window.curve}
     if window.reference is not None:
         curves["reference audit"] = window.reference
@@ -103,7 +102,6 @@ def plot_window(window: WindowCurve, ax: Axes | None = None) -> Axes:
 
 
 def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
-    """Every figure that a watch has numbers for, in the order of the page."""
     drawn = []
     for alarm in result.state.alarms:
         path = result.state.paths.get(alarm.name)
@@ -121,7 +119,6 @@ def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
 
 
 def _power(value: float) -> str:
-    """A tick of the evidence: plain from 0.01 to 10,000, otherwise a power of ten."""
     if 0.005 < value < 20_000:
         return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
     return f"10{str(round(math.log10(value))).translate(_SUPERSCRIPT)}"

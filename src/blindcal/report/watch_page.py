@@ -1,4 +1,4 @@
-"""A watch in words: what each alarm says, one look in one line, and the self-contained page of a watch."""
+"""A watch in words: the verdict of each alarm, one line per look, and the self-contained page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ WATCHED: dict[VerdictName, str] = {
     "calibration": "labelled answers",
     "slices": "labelled answers of each slice",
 }
-"""What each alarm looks at."""
 ADVICE: dict[VerdictName, str] = {
     "endpoint": "Probe the endpoint again (blindcal probe), ask the provider what changed, audit again, and "
     "watch against the new audit.",
@@ -35,17 +34,16 @@ ADVICE: dict[VerdictName, str] = {
     "before the change no longer hold.",
     "slices": "Look at the items of these slices, and audit them again before relying on their confidence.",
 }
-"""What to do once an alarm is raised."""
 _UNTESTED: dict[AlarmName, str] = {
     "endpoint": "No item has been asked again.",
     "questions": "There is no reference to compare with.",
 }
-_MOST_SLICES = 5  # that are named
+_MOST_SLICES = 5  # named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class WatchVerdict:
-    """What one alarm says, in a sentence and in a few words; ``advice`` is what to do, if it is raised."""
+    """What one alarm says, at length and in short; ``advice`` is what to do if it is raised."""
 
     name: VerdictName
     status: VerdictStatus
@@ -55,12 +53,10 @@ class WatchVerdict:
 
     @property
     def raised(self) -> bool:
-        """Whether the alarm is raised."""
         return self.status == "raised"
 
 
 def verdicts(result: WatchResult) -> tuple[WatchVerdict, ...]:
-    """The verdict of each of the three alarms, and of the slices if there are any."""
     known = {alarm.name: alarm for alarm in result.state.alarms}
     alarms = tuple(_verdict(result, name, known.get(name)) for name in OBSERVED)
     return (*alarms, _of_slices(result.state.slices)) if result.state.slices else alarms
@@ -112,7 +108,6 @@ def _raised(result: WatchResult, alarm: Alarm) -> str:
 
 
 def _since(result: WatchResult, alarm: Alarm) -> str:
-    """Since when the evidence of a raised alarm speaks; empty if that is not known."""
     seen = result.first_seen.get(alarm.name)
     day = f" ({printable(seen[:10], 10)})" if seen else ""
     if alarm.since is None:
@@ -121,7 +116,7 @@ def _since(result: WatchResult, alarm: Alarm) -> str:
 
 
 def _telling_gap(gaps: tuple[Gap, ...]) -> Gap | None:
-    """The gap to name: that of all items, or the largest one if only its interval excludes zero."""
+    """The gap to name: that of all items, or the largest if only that one excludes zero."""
     known = [gap for gap in gaps if gap.gap.value is not None and gap.gap.has_interval]
     shown = [gap for gap in known if 0 not in gap.gap]
     if not shown or shown[0] is gaps[0]:
@@ -130,7 +125,6 @@ def _telling_gap(gaps: tuple[Gap, ...]) -> Gap | None:
 
 
 def tested_against(result: WatchResult) -> str:
-    """What calibration is tested against, in words."""
     limit = result.state.max_ece
     if limit is None:
         return "the reference audit"
@@ -170,7 +164,7 @@ def look_line(result: WatchResult) -> str:
 
 
 def render_watch(result: WatchResult) -> str:
-    """The page of a watch; text from outside is escaped, as on the page of an audit."""
+    """The HTML page of a watch; text from outside is escaped."""
     from blindcal.report.watch_figures import draw_watch  # slow to import, like all plotting code
 
     templates = environment()
@@ -201,6 +195,5 @@ def write_watch_page(result: WatchResult, path: Path | None = None) -> None:
 
 
 def _with_exponent(log_evidence: float) -> Markup:
-    """An e-value with its exponent raised."""
     number, caret, exponent = evidence_text(log_evidence).partition("^")
     return Markup("{}<sup>{}</sup>").format(number, exponent) if caret else Markup(number)

@@ -1,8 +1,7 @@
-"""Words, sentences and numbers on a page, each number tied to its place in result.json or watch.json.
+"""Words and numbers on a page, each number tied to its place in result.json or watch.json.
 
-A sentence is in pieces: text, and numbers that are looked up when shown. A number is named by a *path* such
-as ``bins.3.gap.low``; ``1-path`` and ``path+path`` also work. It is written as a ``<data>`` element with the
-path and the full value, so that readers can check it against the file.
+A number is named by a *path* such as ``bins.3.gap.low``; ``1-path`` and ``path+path`` also work. It becomes a
+``<data>`` element with its path and its full value, which readers can check against the file.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ def percent(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A difference in percentage points, with its sign."""
     points = round(value * 100, 1)
     return f"{MINUS if points < 0 else '+' if points > 0 else ''}{abs(points):.1f}"
 
@@ -56,14 +54,13 @@ def pvalue(value: float) -> str:
 
 
 def duration(value: float) -> str:
-    """Seconds in the unit that a person would use."""
     if value < 120:
         return f"{value:.1f} s"
     return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
 def decimal(value: float, digits: int) -> str:
-    """A plain number with a typographic minus sign, and none before zero."""
+    """A decimal number with a typographic minus sign, and none before zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
 
 
@@ -72,7 +69,6 @@ OBSERVED: dict[AlarmName, str] = {
     "questions": "answers",
     "calibration": "labelled answers",
 }
-"""The observations of each alarm of a watch."""
 
 
 def evidence_text(log_evidence: float) -> str:
@@ -111,13 +107,11 @@ FORMS: dict[str, Callable[[Any], str]] = {
 
 
 class Numbers:
-    """The numbers of one result, by path."""
-
     def __init__(self, result: AuditResult | WatchResult) -> None:
         self._tree = msgspec.to_builtins(result)
 
     def value(self, path: str) -> Any:
-        """The value at a path; ``None`` if the result has none."""
+        """The value at a path; ``None`` if there is none."""
         name, _, key = path.partition(".")
         if isinstance(named := self._tree.get(name), dict) and key in named:
             return named[key]  # the key may be any text
@@ -143,7 +137,7 @@ class Numbers:
         )
 
     def between(self, path: str, form: str = "percent") -> Markup:
-        """The interval of an estimate, in parentheses; empty if it has none."""
+        """The interval of an estimate in parentheses; empty if it has none."""
         low, high = f"{path}.low", f"{path}.high"
         if self.value(low) is None or self.value(high) is None:
             return Markup("")
@@ -152,7 +146,6 @@ class Numbers:
         )
 
     def estimate(self, path: str, form: str = "percent") -> Markup:
-        """An estimate with its interval."""
         return (self.show(f"{path}.value", form) + Markup(" ") + self.between(path, form)).strip()
 
 
@@ -177,49 +170,42 @@ def sentence(template: str, **pieces: Piece) -> Sentence:
 
 
 def item_count(counts: AnswerCounts) -> str:
-    """The number of items that the estimates are about; of a stopped run also that of all: "420 of 3,000"."""
+    """The number of estimated items; in a stopped run, also that of all: "420 of 3,000"."""
     whole = f" of {counts.items + counts.unanswered:,}" if counts.unanswered else ""
     return f"{counts.items:,}{whole}"
 
 
 def few_groups(result: AuditResult) -> bool:
-    """Whether the items are in so few groups that the intervals say little."""
     groups = result.counts.groups
     return groups is not None and groups < FEW_GROUPS and result.ece.has_interval
 
 
 def valid_answers(result: AuditResult) -> Number:
-    """The number of valid answers."""
     each = "+".join(f"counts.each.{k}" for k in range(len(result.counts.each)))
     return Number(each or "counts.positive+counts.negative", "count")
 
 
 def all_answers(result: AuditResult) -> Number:
-    """The number of answers, valid or not."""
     return Number(f"{valid_answers(result).path}+counts.invalid", "count")
 
 
 def one_label(result: AuditResult) -> str | None:
-    """The label of all items, if they all have the same one of two."""
+    """The label that all items share; ``None`` if they differ or there are more than two answers."""
     if result.answers:
         return None
     return {0: "negative", result.counts.items: "positive"}.get(result.counts.positive_labels)
 
 
-# With two answers, the confidence is the probability of the positive one; with more, it is that of the answer
-# given (METHOD 8). What the page alone says is in its templates.
+# With two answers, the confidence is P(positive); with more, it is that of the answer given (METHOD 8).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
     """The words for the confidence, for what is observed, and for decisions by a threshold.
 
-    ``confidence``, ``share`` and ``threshold`` are the names of axes, and ``observed`` is the ``share`` in a
-    sentence. ``sides`` are the two kinds of items in the distribution of the confidence, as the figure names
-    them, ``of_sides`` in a sentence, and ``missing`` if there are none. ``errors`` are the two wrong
-    decisions; the one that a higher threshold avoids comes first. ``rates`` are the fields of an
-    `OperatingPoint` to draw, with their names, and ``decided`` is a sentence about two of them, by their
-    fields. In ``asked_for``, ``{yes}`` and ``{no}`` are the answer words.
+    ``confidence``, ``share`` and ``threshold`` name axes; ``observed`` and ``of_sides`` are ``share`` and
+    ``sides`` within a sentence. A higher threshold avoids the first of the ``errors``. ``rates`` are fields
+    of `OperatingPoint` with their names; ``decided`` is a sentence about two of them.
     """
 
     several: bool
@@ -276,17 +262,16 @@ TOP_LABEL = Wording(
 
 
 def wording_of(result: AuditResult) -> Wording:
-    """The words for a result."""
     return TOP_LABEL if result.answers else TWO_ANSWERS
 
 
 def least_confidence(result: AuditResult) -> float:
-    """The lowest confidence that an item can have: the likeliest of k answers has at least 1/k."""
+    """The lowest confidence that an item can have: 1/k for the likeliest of k answers."""
     return 1 / len(result.answers) if result.answers else 0.0
 
 
 def shown_curve(result: AuditResult) -> Curve | None:
-    """The reliability curve where there can be items."""
+    """The reliability curve from the lowest possible confidence up."""
     curve = result.curve
     if curve is None:
         return None

@@ -1,9 +1,9 @@
-"""Counts of answers in a Parquet file, a folder of them, a Ray dataset or a finished run.
+"""Counts of answers in Parquet files, a Ray dataset or a finished run.
 
 A table of answers has the columns ``label``, ``shift`` and ``answer`` (1 or 0; -1 or null if invalid).
-Optional columns are ``temperature`` (default 0), ``item`` (rows with the same value belong to one item; by
-default each row is its own item), ``count`` (the number of items that a row stands for, as from
-``GROUP BY``), and ``low`` and ``high`` (bounds of the log-odds that the answer shows; NaN or null if none).
+Optional columns are ``temperature`` (default 0), ``item`` (an id; by default each row is its own item),
+``count`` (the number of items behind a row, as from ``GROUP BY``), and ``low`` and ``high`` (bounds of the
+log-odds; NaN or null if none).
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _BATCH = 1_000_000  # rows of a file to count at a time
 
 
 def of_columns(columns: Mapping[str, Any]) -> Counts:
-    """Count the answers of a table, given as columns by name."""
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         has = ", ".join(printable(str(name), 30) for name in columns) or "none"
@@ -50,7 +49,6 @@ def of_columns(columns: Mapping[str, Any]) -> Counts:
 
 
 def of_run(run: Run) -> Counts:
-    """Count the answers of a finished run."""
     if run.choices is not None:
         raise InputError(f"{run.folder}: answers are counted for two answers only, and it has more")
     asked = run.answered
@@ -65,10 +63,7 @@ def of_run(run: Run) -> Counts:
 
 
 def read_counts(path: str | Path) -> Counts:
-    """Count the answers in a Parquet file, or in all Parquet files of a folder.
-
-    All rows of an item must be in the same file.
-    """
+    """Count the answers in Parquet files, a file or a folder; an item's rows must be in one file."""
     path = Path(path)
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
@@ -93,10 +88,7 @@ def write_counts(counts: Counts, path: str | Path) -> None:
 
 
 def count_on_ray(answers: Dataset) -> Counts:
-    """Count a Ray dataset of answers on its workers; only the counts are sent back.
-
-    The rows of an item may be in different blocks: with a column ``item``, they are brought together first.
-    """
+    """Count a Ray dataset of answers on its workers, which send back only the counts."""
     names = answers.columns() or []
     wanted = [name for name in (*NEEDED, *OPTIONAL) if name in names]
     answers = answers.select_columns(wanted) if all(name in names for name in NEEDED) else answers
@@ -118,7 +110,6 @@ def _with_shard(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_block(batch: dict[str, Any]) -> dict[str, Any]:
-    """One row with the counts of a block."""
     return {"counts": [pickle.dumps(of_columns(batch))]}
 
 

@@ -1,8 +1,6 @@
-"""The certificate of a decision rule: thresholds, their bounds, and all it takes to apply them.
+"""The certificate of a decision rule: a JSON file with all it takes to apply the rule.
 
-A certificate is one small JSON file. It needs neither the run nor the settings that it came from. Its
-``digest`` is computed when it is saved and checked when it is loaded: a certificate that was edited promises
-nothing.
+Its ``digest`` is computed on saving and checked on loading: an edited certificate promises nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +21,15 @@ from blindcal.store.stored import ServedModel
 
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1
-"""The number of the file's format; a file with another one is refused."""
+"""The version of the file format; a file with another one is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedSide:
-    """One threshold, and the bound that holds for the decisions on its side.
+    """One threshold, and the bound of the precision of the decisions on its side.
 
-    A query with ``shift`` asks whether f is at least ``threshold``. Of ``items`` items, ``decided`` fell on
-    this side (``share`` of all), and for ``right`` of these the label agrees. ``bound`` is the lower bound
-    of the precision of these decisions, at the confidence ``level`` of this side alone; ``wanted`` was asked
-    for.
+    ``bound`` holds at the confidence ``level`` of this side alone; ``wanted`` was asked for. Of ``items``
+    items, ``decided`` fell on this side, and the labels of ``right`` of these agree.
     """
 
     threshold: float
@@ -49,11 +45,7 @@ class CertifiedSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedRequest:
-    """The requests that decide, with the audit's template to fill in, and the answer words.
-
-    ``accept`` is the body with the shift of the upper threshold; ``reject`` the one with that of the lower
-    threshold, if there is one.
-    """
+    """The request bodies that decide, with the audit's template to fill in, and the answer words."""
 
     url: str
     accept: dict[str, Any]
@@ -64,11 +56,7 @@ class CertifiedRequest:
 
 @dataclass(frozen=True, slots=True)
 class AskedAs:
-    """How the endpoint was asked, as the run file notes it.
-
-    ``config`` are the settings of the run, ``ready`` what its preparation learnt (answer tokens, largest
-    shift), and ``accepted`` the fields that the endpoint takes, if any were refused.
-    """
+    """How the endpoint was asked, as in the run file; ``accepted`` are the fields left if it refused some."""
 
     config: dict[str, Any]
     ready: dict[str, Any]
@@ -80,11 +68,10 @@ class Certificate:
     """A certified decision rule.
 
     An item is accepted (decided positive) if f is at least ``accept.threshold``, and rejected (decided
-    negative) if f is below ``reject.threshold``; between the two the rule abstains. Without ``reject``,
-    everything that is not accepted is rejected, without any promise. The bounds of both sides hold together
-    with confidence ``level``. ``candidates`` thresholds were tried, on ``items`` items, with ``queries`` new
-    queries and ``reused`` answers of the run. ``served`` are the names that the endpoint gave itself
-    meanwhile. The certificate is valid up to and including the day ``expires``.
+    negative) if f is below ``reject.threshold``; in between, the rule abstains. Without ``reject``, every
+    other item is rejected, without a promise. Both bounds hold together with confidence ``level``, up to and
+    including the day ``expires``. ``candidates`` counts the thresholds tried, and ``reused`` the answers
+    taken from the run.
     """
 
     format: int = FORMAT
@@ -132,7 +119,7 @@ class Certificate:
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:
-        """Read a certificate back; `InputError` if it was changed after it was certified."""
+        """Read a certificate back; raises `InputError` if it was changed after it was certified."""
         made = read_saved(Path(path), cls, "certificate", FORMAT)
         content = read_json(Path(path).read_bytes())
         if content.pop("digest", None) != _digest(content):
@@ -144,7 +131,6 @@ class Certificate:
 
 
 def is_certificate(path: str | Path) -> bool:
-    """Whether a file looks like a certificate, which may be damaged."""
     try:
         content = read_json(Path(path).read_bytes())
     except (OSError, JsonError):
@@ -153,10 +139,7 @@ def is_certificate(path: str | Path) -> bool:
 
 
 def prompt_digest(settings: dict[str, Any], targets: Targets) -> str:
-    """A hash of all that words a question, given the settings of a run as its run file notes them.
-
-    It covers the template, the system message, the answer words and their tokens, and the common bias.
-    """
+    """A hash of all that words a question: template, system message, answer words and tokens, common bias."""
     names = ("api", "template", "system", "answers", "positive", "negative", "offset")
     asked = {name: settings.get(name) for name in names}
     return _digest({**asked, "targets": msgspec.to_builtins(targets)})

@@ -1,16 +1,14 @@
-"""Check audits, their parts and certificates against limits, at a given confidence, as a gate in CI does.
+"""Check audits, their parts and certificates against limits, as a gate in CI does.
 
-An estimate within its limit is not enough: of models that are just beyond the limit, half would pass. The
-bound must be within it too: the end of an interval beyond which the truth is with probability 1 - confidence.
+An estimate within its limit is not enough: of models just beyond the limit, half would pass. The bound must
+be within it too: the end of an interval beyond which the truth lies with probability 1 - confidence.
 
-With many parts, some estimates are beyond a limit by chance alone. So a part fails only if the other end of
-its interval is beyond the limit too, at a level that allows for the number of parts and limits (Holm's
-step-down method): if all parts are within their limits, any of them fails with probability 1 - confidence at
-most.
+With many parts, some estimates are beyond a limit by chance alone. A part therefore fails only if the other
+end of its interval is beyond the limit too, allowing for the number of parts and limits (Holm): if all parts
+are within their limits, any of them fails with probability at most 1 - confidence.
 
-A certificate holds if it has not expired and promises enough. A run fits it if the same model was asked in
-the same words at the same endpoint, and if its own interval of the precision at the certified thresholds does
-not lie below what the certificate promises.
+A certificate holds if it has not expired and promises enough. A run fits it if it asked the same model the
+same questions at the same endpoint, and if no interval of the run contradicts the certified precision.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from blindcal.text import printable
 CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]
 
 PART_RESAMPLES = 300
-"""Refits of each part at most, to save time."""
+"""At most this many refits per part, to save time."""
 _NAMES = {
     "max_ece": "ECE",
     "max_brier": "Brier score",
@@ -42,7 +40,6 @@ _NAMES = {
     "min_auroc": "AUROC",
     "max_invalid": "share of invalid answers",
 }
-"""What the limits of a run are about, by the argument that sets them."""
 _UNFINISHED = "the audit was stopped early: finish it, or let a partial one count"
 
 
@@ -56,22 +53,20 @@ class Limit:
     at_most: bool
 
     def holds(self, value: float) -> bool:
-        """Whether a value is within the limit."""
         return value <= self.value if self.at_most else value >= self.value
 
     def bound(self, estimate: Estimate) -> float | None:
-        """The end of an interval that must be within the limit, to be sure that it holds."""
+        """The end of an interval that must be within the limit for it to hold."""
         return estimate.high if self.at_most else estimate.low
 
     def beyond(self, estimate: Estimate) -> float | None:
-        """The other end, if it is beyond the limit: then it surely does not hold."""
+        """The other end, if it is beyond the limit and thus shows that it does not hold."""
         end = estimate.low if self.at_most else estimate.high
         return end if end is not None and not self.holds(end) else None
 
     def verdict(
         self, outcome: CheckOutcome, why: str, estimate: float | None, bound: float | None = None
     ) -> Verdict:
-        """The outcome of this limit."""
         words = f"{self.name} at {'most' if self.at_most else 'least'} {self.value:g}"
         verdict = Verdict(quantity=self.quantity, limit=self.value, words=words, outcome=outcome, why=why)
         return replace(verdict, estimate=estimate, bound=bound)
@@ -79,12 +74,7 @@ class Limit:
     def required(
         self, estimate: Estimate, confidence: float | None, *, doubt: str | None = None, unbounded: str = ""
     ) -> Verdict:
-        """The verdict if the limit must be shown to hold.
-
-        The truth is beyond each end of the estimate's interval with probability 1 - ``confidence``; with
-        ``None``, the estimate alone decides. A ``doubt`` lets nothing pass. ``unbounded`` says why there is
-        no bound.
-        """
+        """The verdict on a limit that must be shown to hold; ``unbounded`` says why there is no bound."""
         value, bound = estimate.value, self.bound(estimate)
         if value is None:
             return self.verdict("undecided", "the audit could not estimate it", None)
@@ -103,7 +93,7 @@ class Limit:
         return self.verdict("undecided", why, value, bound)
 
     def contradicted(self, estimate: Estimate, beyond: float | None, confidence: float) -> Verdict:
-        """The verdict if the limit fails only where it is shown not to hold, by the bound ``beyond``."""
+        """The verdict on a limit that fails only if ``beyond`` shows that it does not hold."""
         value, bound, sure = estimate.value, self.bound(estimate), level_percent(confidence)
         if value is None or bound is None:
             return self.verdict("undecided", "these answers do not tell it", value)
@@ -120,10 +110,8 @@ class Limit:
 class Verdict:
     """The outcome of one limit or condition; ``words`` say what must hold.
 
-    ``bound`` bounds the quantity with the requested confidence; it is ``None`` if it was not used or does not
-    exist. The outcome is ``undecided`` if the estimate is within the limit but the bound is not, or if the
-    audit cannot support a verdict. A verdict on a ``part``, of ``items`` items, is ``failed`` only if it is
-    shown to be beyond the limit.
+    It is ``undecided`` if the estimate is within the limit but ``bound`` is not, or if the audit cannot
+    support a verdict. ``bound`` is ``None`` if unused or unknown.
     """
 
     quantity: str
@@ -139,10 +127,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckResult:
-    """What was ``checked``, the result of a run or a certificate, and the verdict on each limit.
+    """The verdict on each limit, and on each of the ``parts`` if they were checked.
 
-    ``parts`` are the verdicts on the parts ``by`` a field, if they were asked for. A part that fails always
-    counts; one that is undecided counts with ``every_part``.
+    A failed part always counts towards the outcome, an undecided one only with ``every_part``.
     """
 
     path: str
@@ -164,7 +151,7 @@ class CheckResult:
 
     @property
     def result(self) -> AuditResult | None:
-        """The result of the run that was checked."""
+        """The result that was checked; ``None`` if it was a certificate."""
         return self.checked if isinstance(self.checked, AuditResult) else None
 
     @property
@@ -175,7 +162,7 @@ class CheckResult:
 
     @property
     def counting_parts(self) -> tuple[Verdict, ...]:
-        """The verdicts on parts that are bad news: those that fail, or that are undecided and count."""
+        """The parts that count against the run."""
         bad = ("failed", "undecided") if self.every_part else ("failed",)
         return tuple(verdict for verdict in self.parts if verdict.outcome in bad)
 
@@ -203,13 +190,14 @@ def check(
     Parameters
     ----------
     run : Run or path
-        The run, its folder, its ``result.json`` alone, or a certificate. A certificate must not have expired,
-        and its confidence and its bounds must be as high as required.
+        The run, its folder, its ``result.json`` alone, or a certificate, which must not have
+        expired and must promise enough.
     max_ece, max_brier, min_accuracy, min_auroc, max_invalid : float, optional
         The limits of a run. ``max_invalid`` is the largest share of invalid answers.
-    min_precision, model : optional
-        What a certificate must promise of accepted items, by default what was asked for when it was made; and
-        the model that it must be about.
+    min_precision : float, optional
+        What a certificate must promise of accepted items; by default what it was made for.
+    model : str, optional
+        The model that a certificate must be about.
     certificate : Certificate or path, optional
         A certificate that nothing in the run may contradict.
     confidence : float or None
@@ -219,8 +207,8 @@ def check(
     partial : bool
         Whether an audit that was stopped early can pass; otherwise it is undecided at best.
     by_part, every_part : bool
-        Check each part of the run's breakdown too. With ``every_part``, each limit must be shown to hold in
-        every part; otherwise a part counts only if it is shown to be beyond a limit.
+        Check each part of the run too. With ``every_part``, each limit must be shown to hold in every part;
+        otherwise a part counts only if it is shown to be beyond a limit.
     progress : callable
         Called with the number of parts that are fitted and that of all parts.
     """
@@ -271,12 +259,10 @@ def _no_limit(message: str, options: Sequence[str]) -> InputError:
 
 
 def _fit(run: Run | str | Path, confidence: float, resamples: int, part: str | None = None) -> LatentFit:
-    """The fit in whose intervals the truth is beyond each end with probability 1 - confidence."""
     return opened(run).fit(part=part, level=2 * confidence - 1, resamples=resamples)
 
 
 def _known(fit: LatentFit, quantity: str) -> Estimate:
-    """A quantity of a fit; unknown if its answers do not tell it."""
     with suppress(NotIdentifiedError):
         estimate: Estimate = getattr(fit, quantity)
         return estimate
@@ -323,13 +309,13 @@ def _intervals(
     confidence: float,
     resamples: int,
 ) -> dict[str, Estimate]:
-    """Intervals; the truth is beyond each of their ends with probability 1 - confidence."""
+    """Intervals beyond each end of which the truth lies with probability 1 - confidence."""
     if result.estimator != "latent" or all(estimate.low is None for estimate in estimates.values()):
         return {}
     try:
         fit = _fit(run, confidence, resamples)
     except (StoreError, NotIdentifiedError):
-        # A result without its run, or without one fit: its own interval is used if its level is high enough.
+        # Without a run, or without a fit, the interval of the result serves if its level is high enough.
         return estimates if result.level >= 2 * confidence - 1 - 1e-12 else {}
     return {name: _known(fit, name) for name in estimates if name != "invalid"}
 
@@ -339,8 +325,6 @@ def _intervals(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A limit for a part: the estimate, of whose interval each end holds with the confidence, and its fit."""
-
     part: str
     items: int
     limit: Limit
@@ -373,7 +357,7 @@ def _of_parts(
         items = int(run.members(part).size) if fit is None else fit.items
         for limit in limits:
             estimate = Estimate(None) if fit is None else _known(fit, limit.quantity)
-            needed = None if limit.beyond(estimate) is None else fit  # others need not be kept
+            needed = None if limit.beyond(estimate) is None else fit  # keep no fit that is not needed again
             cases.append(Case(part=part, items=items, limit=limit, estimate=estimate, fit=needed))
     progress(len(names), len(names))
     bounds = bounds_beyond(cases, 1 - confidence)
@@ -388,10 +372,7 @@ def _of_parts(
 
 
 def bounds_beyond(cases: Sequence[Case], alpha: float) -> dict[int, float]:
-    """The bounds of the cases that are shown to be beyond their limits, by their places (Holm).
-
-    If no case is beyond its limit, any of them is shown to be with probability ``alpha`` at most.
-    """
+    """The bounds that show cases to be beyond their limits, by index, at the joint level ``alpha`` (Holm)."""
     bounds: dict[int, float] = {}
     while True:
         tail = alpha / max(len(cases) - len(bounds), 1)
@@ -406,14 +387,12 @@ def bounds_beyond(cases: Sequence[Case], alpha: float) -> dict[int, float]:
 
 
 def _precision(side: str, value: float) -> Limit:
-    """The limit on the precision of accepted or rejected items."""
     decided = {"accept": "accepted", "reject": "rejected"}[side]
     name = f"precision of {decided} items"
     return Limit(quantity=f"{side}_precision", name=name, value=value, at_most=False)
 
 
 def _condition(quantity: str, words: str, limit: float | str, holds: bool, yes: str, no: str) -> Verdict:
-    """A verdict without numbers, and why it holds or does not."""
     outcome: CheckOutcome = "passed" if holds else "failed"
     return Verdict(quantity=quantity, limit=limit, words=words, outcome=outcome, why=yes if holds else no)
 
@@ -421,10 +400,7 @@ def _condition(quantity: str, words: str, limit: float | str, holds: bool, yes: 
 def _of_certificate(
     certificate: Certificate, min_precision: float | None, model: str | None, confidence: float | None
 ) -> Iterator[Verdict]:
-    """The verdicts on a certificate; ``min_precision`` is about accepted items.
-
-    Without a ``confidence``, the share of right decisions counts instead of its bound.
-    """
+    """Without a ``confidence``, the share of right decisions counts instead of its bound."""
     for name, side in certificate.sides.items():
         wanted = side.wanted if min_precision is None or name == "reject" else min_precision
         share = side.right / side.decided if side.decided else 0.0
@@ -453,7 +429,6 @@ def _same_model(model: str, wanted: str) -> Verdict:
 def _of_fitting(
     run: Run | str | Path, result: AuditResult, certificate: Certificate, confidence: float, resamples: int
 ) -> Iterator[Verdict]:
-    """The verdicts on a run that a certificate should still hold for."""
     yield _same_model(certificate.model, result.model)
     digest = certificate.prompt_digest
     yield _condition(

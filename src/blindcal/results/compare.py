@@ -16,10 +16,9 @@ from blindcal.text import printable
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunComparison:
-    """What two runs have in common, and their differences: the second's estimates minus the first's.
+    """The items that two runs share, and the second's estimates minus the first's.
 
-    ``common`` items are in both runs; ``reworded`` of them have different prompts. ``paired`` says whether
-    the intervals use the common items; runs without any are independent.
+    ``reworded`` counts the common items with different prompts.
     """
 
     first: str
@@ -39,7 +38,7 @@ class RunComparison:
 
     @property
     def paired(self) -> bool:
-        """Whether common items were resampled together."""
+        """Whether common items were resampled together; otherwise the runs count as independent."""
         return self.common > 0
 
 
@@ -51,12 +50,11 @@ def compare(
     level: float = 0.95,
     resamples: int = 1000,
 ) -> RunComparison:
-    """Compare two runs, or the runs in two folders, paired on the items that both asked.
+    """Compare two runs, paired on the items that both asked.
 
-    Items with the same id and prompt are the same. Items with the same id but different prompts count as the
-    same item, reworded, if each of them has the same label in both runs; otherwise the ids of the two runs
-    are unrelated, and all these items count as different. If the options of the runs are in different random
-    orders, their labels are not comparable, and items with the same id are the same.
+    Items with the same id and prompt are the same. If only the prompts differ, the items count as the same,
+    reworded, provided that all of them have the same label in both runs; otherwise the ids are taken to be
+    unrelated. Labels are not compared if the runs show the options in different random orders.
     """
     first, second = opened(first), opened(second)
     if first.result.answers != second.result.answers:
@@ -91,7 +89,7 @@ def compare(
 
 
 def _matched(first: Run, second: Run, asked: list[IntArray]) -> tuple[dict[int, int], int]:
-    """Map items of the second run to the same items of the first; also the number of reworded ones."""
+    """Map items of the second run to the same items of the first, and count the reworded ones."""
     of_first = {first.ids[k]: k for k in asked[0].tolist()}
     pairs = {k: of_first[second.ids[k]] for k in asked[1].tolist() if second.ids[k] in of_first}
     same = {k: j for k, j in pairs.items() if second.digests[k] == first.digests[j]}
@@ -105,7 +103,6 @@ def _matched(first: Run, second: Run, asked: list[IntArray]) -> tuple[dict[int, 
 def _units(
     first: Run, second: Run, asked: list[IntArray], matched: dict[int, int]
 ) -> tuple[IntArray, IntArray]:
-    """The number of each asked item's resampling unit: its group if it has one, else the item itself."""
     numbers: dict[object, int] = {}
 
     def number(run: Run, item: int, itself: tuple[int, int]) -> int:

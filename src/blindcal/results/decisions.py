@@ -1,8 +1,8 @@
-"""Decisions by a certificate: the one on each item, the files of them, and a summary with what is promised.
+"""Decisions by a certificate: one per item, the files of them, and a summary with what is promised.
 
-An item is accepted if the answer at the certificate's upper threshold is positive. Otherwise it is rejected
-or, if there is a lower threshold, only if the answer there is negative too; between the two nothing is
-decided. Without a valid answer nothing is decided either: an answer is never guessed.
+An item is accepted if the answer at the upper threshold is positive. Otherwise it is rejected or, if there is
+a lower threshold, only if the answer there is negative too. Between the thresholds, and without a valid
+answer, the rule abstains.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ Verdict: TypeAlias = Literal["accept", "reject", "abstain"]
 BETWEEN, NO_WORD = "between the thresholds", "neither answer word"
 """Reasons to abstain, besides those why a query has no usable reply."""
 MOST_REASONS = 5
-"""Reasons to abstain that a summary names."""
+"""A summary names at most this many reasons to abstain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision on one item, and the answers behind it.
+    """The decision on one item; ``reason`` says why the rule abstains.
 
-    ``at_accept`` and ``at_reject`` are the texts of the answers at the two thresholds, ``None`` if there was
-    no usable reply or nothing was asked. ``reason`` says why the rule abstains.
+    ``at_accept`` and ``at_reject`` are the answers at the two thresholds, ``None`` if not asked or unusable.
     """
 
     id: str
@@ -54,11 +53,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DecisionResult:
-    """What was decided by a certificate, and what is promised; iterating reads the decisions from ``folder``.
+    """A summary of decisions; iterate to read each of them from ``folder``.
 
-    Of ``items`` items, ``undecided`` have no decision yet because the run was ``stopped``. ``reasons`` counts
-    why the rule abstains. ``forced`` says why nothing is promised, if the run was forced to go on.
-    ``labels_ignored`` says that the items have labels, which were not read.
+    ``undecided`` items have no decision because the run was ``stopped``. ``reasons`` counts why the rule
+    abstained, and ``forced`` says why nothing is promised, if the run was forced to go on.
     """
 
     folder: str
@@ -113,15 +111,12 @@ class DecisionResult:
 
 
 def rounded_down(bound: float) -> float:
-    """A bound with four digits, which still holds."""
+    """Round a lower bound to four digits so that it still holds."""
     return math.floor(1e4 * bound + 1e-9) / 1e4
 
 
 def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decision]:
-    """The decisions that follow from the answers so far, in the order of the items.
-
-    The first round of the run file asks every item in order, the second one some of them, in order too.
-    """
+    """The decisions so far; the first round asks every item in order, the second some, in order too."""
     rounds = store.rounds()
     if not rounds:
         return
@@ -130,7 +125,6 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
     unusable = set(store.unusable(0, first + again.size).tolist())
 
     def answers(begin: int, size: int) -> Iterator[tuple[int, int, str | None, str]]:
-        """Query, answer, text if the reply was usable, and why an invalid answer is."""
         for query, answer, text, _ in store.texts(begin, size):
             refused = query in unusable
             why = text.removeprefix("(").removesuffix(")") if refused else NO_WORD
@@ -156,7 +150,7 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
 
 @dataclass(frozen=True, slots=True)
 class DecisionCounts:
-    """How often each decision was taken, and why the rule abstained, the commonest reasons first."""
+    """How often each decision was made, and why the rule abstained, the commonest reasons first."""
 
     verdicts: Counter[str]
     reasons: dict[str, int]

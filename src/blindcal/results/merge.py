@@ -24,14 +24,14 @@ from blindcal.results.result import AnswerCounts, AuditResult, ShownProbabilitie
 from blindcal.results.run import Run, opened
 from blindcal.text import printable
 
-# Settings that may differ between merged runs: which items were asked, how many times, where; the bins.
+# Settings that may differ between merged runs.
 _FREE = {"items", "items_digest", "seed", "queries", "base_url", "bins"}
 
 _Totals = TypeVar("_Totals", AnswerCounts, Spend)
 
 
 def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditResult:
-    """The result of the answers of all runs, as if one run had asked all items.
+    """Estimate from the answers of all runs, as if one run had asked all items.
 
     Groups and parts with the same name are the same in all runs.
     """
@@ -73,10 +73,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
 
 
 def together(runs: Sequence[Run]) -> Run:
-    """Combine runs on different items into one, which can be fitted.
-
-    Its result has the counts of all runs but the estimates of the first; `merge` estimates from all.
-    """
+    """Combine runs on different items into one to fit: counts of all runs, but estimates of the first."""
     _check_alike(runs)
     first, results = runs[0], [run.result for run in runs]
     stopped = next((result.stopped for result in results if result.stopped is not None), None)
@@ -143,7 +140,6 @@ def _check_alike(runs: Sequence[Run]) -> None:
 
 
 def _total(records: Sequence[_Totals]) -> _Totals:
-    """The sums of the fields of records; ``None`` if any of them is ``None``."""
     totals: dict[str, Any] = {}
     for field in fields(records[0]):
         values: list[Any] = [getattr(record, field.name) for record in records]

@@ -26,31 +26,31 @@ from blindcal.records import INVALID, UNLABELLED, FloatArray, IntArray, Noise
 from blindcal.results.run import Run, opened
 
 FOR_REFERENCE = 0.2
-"""Share of the level of an alarm that allows for what its reference leaves uncertain."""
+"""Share of an alarm's level that allows for the uncertainty of the reference."""
 _ANCHOR_SPACING = 20
 _BINS = 20
-_CLEARLY_UNEVEN = 1e-9  # p-value; evenly drawn thresholds hardly ever have one that low
+_CLEARLY_UNEVEN = 1e-9  # p-value that uniform thresholds hardly ever have
 
 
 class Monitor:
-    """Alarms for a stream of answers that may be looked at any time.
+    """Alarms for a stream of answers, valid whenever one looks.
 
-    Every item is asked once, with the threshold t in the logit_bias (a shift of ``-logit(t)``), and t has to
-    be uniform on (0, 1), whatever the item: ``thresholds`` draws some. An alarm is raised for nothing
-    with chance ``level`` at most, however long the stream and however often one looks.
+    Ask every item once, with a shift of ``-logit(t)`` on its positive answer, where the threshold t is
+    uniform on (0, 1) and independent of the item (see ``thresholds``). The chance that an alarm is ever
+    raised for nothing is at most ``level``, however long the stream and however often one looks.
 
     Parameters
     ----------
     reference : Run, path or LatentFit, optional
-        The audit that the stream is held against. Without one, only the calibration is watched.
+        The audit to compare the stream with. Without one, only the calibration is watched.
     level : float
-        The highest chance of each alarm ever to be raised for nothing.
+        Largest chance that an alarm is ever raised for nothing.
     max_ece : float, optional
-        The calibration alarm is raised if the expected calibration error is above this limit; 0 tests for
-        perfect calibration. By default the calibration is compared with that of the reference, or without
-        one tested for perfection.
+        Raise the calibration alarm if the expected calibration error is above this limit; 0 tests for perfect
+        calibration. By default the calibration is compared with that of the reference, or tested for
+        perfection if there is none.
     slices : int
-        The highest number of slices that are told apart.
+        Maximum number of slices.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class Monitor:
 
     @staticmethod
     def thresholds(n: int, rng: np.random.Generator) -> FloatArray:
-        """Thresholds for ``n`` items, uniform on (0, 1)."""
+        """Draw ``n`` thresholds, uniform on (0, 1)."""
         return rng.uniform(1e-12, 1, n)
 
     def update(
@@ -116,10 +116,10 @@ class Monitor:
         Parameters
         ----------
         labels : array of 0 and 1
-            -1 or NaN where the label is not known: then the answer counts for the questions alone.
+            -1 or NaN if unknown: such an answer counts only for the alarm on the questions.
         thresholds : array of numbers in (0, 1)
         answers : array of 0 and 1
-            Whether the answer at the threshold was positive; -1 or NaN if it was invalid, which is left out.
+            Whether the answer at the threshold was positive; -1 or NaN if invalid, which leaves it out.
         parts : sequence of str, optional
             The slice of each item.
         """
@@ -138,7 +138,7 @@ class Monitor:
         return self.state()
 
     def state(self) -> MonitorState:
-        """Everything that is known now."""
+        """The state of all alarms."""
         alarms = [one for one in (self._endpoint, self._questions, self._calibration) if one is not None]
         level = 1 - self._level
         return MonitorState(
@@ -155,7 +155,7 @@ class Monitor:
         )
 
     def add_answers(self, thresholds: FloatArray, answers: IntArray, places: IntArray) -> None:
-        """Add valid answers at thresholds, of items at these places in the stream."""
+        """Add valid answers; ``places`` are the positions of their items in the stream."""
         self._answers += len(answers)
         if self._questions is not None:
             self._questions.add(question_cells(thresholds, answers), places)
@@ -178,7 +178,7 @@ class Monitor:
             self._slices.add(parts, cells, places, labels, thresholds, answers)
 
     def expect_anchors(self, up_wrong: int, up_asked: int, down_wrong: int, down_asked: int) -> None:
-        """Give the numbers of wrong answers to anchor queries above and below their flips at the set-up."""
+        """Set how many anchor queries were wrong at the set-up, above and below their flips."""
         tail = self._level * FOR_REFERENCE / 2
         most = (share_bounds(*seen, tail)[1] for seen in ((up_wrong, up_asked), (down_wrong, down_asked)))
         game = anchor_game(*most)
@@ -193,7 +193,7 @@ class Monitor:
         self._endpoint.add(anchor_cells(np.asarray(up, np.int64), np.asarray(wrong, np.int64)), places)
 
     def _check_spread(self, t: FloatArray) -> None:
-        """Refuse thresholds that are clearly not uniform, by a chi-square test of all so far."""
+        """Refuse thresholds that are clearly not uniform, by a chi-square test of all of them."""
         spread = self._spread + np.histogram(t, _BINS, (0, 1))[0]
         expected = spread.sum() / _BINS
         if expected >= 5:
@@ -207,7 +207,6 @@ class Monitor:
 
 
 def _fit_of(reference: Run | str | Path | LatentFit | None) -> tuple[LatentFit | None, float]:
-    """The fit of a reference, and the highest log-odds that can be asked."""
     if reference is None or isinstance(reference, LatentFit):
         return reference, np.inf
     run = opened(reference)

@@ -15,8 +15,8 @@ from blindcal.records import Estimate, IntArray, Targets
 from blindcal.results.result import Oracle
 from blindcal.text import printable, spoken
 
-# A stated confidence has no truth of its own: it is compared with the probability of the answer. Scores know
-# nothing of an endpoint's own setting: what it answers is compared with draws at T = 1.
+# A stated confidence is compared with the probability of the answer, for it has no truth of its own. Answers
+# at an endpoint's own setting, of which scores know nothing, are compared with draws at T = 1.
 _COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "configured": "p_sum", "stated": "p"}
 
 
@@ -24,8 +24,8 @@ _COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "configured": "p_sum", 
 class Truth:
     """The scores of the items of an audit; item k is in row ``rows[k]`` of the file.
 
-    ``other_model`` is the model that was scored, if the file names another than that of the audit. With more
-    than two answers, ``drawn`` says that the answers given are drawn, not the likeliest ones.
+    ``other_model`` is the scored model, if it has another name. ``drawn`` says that the answers, of more than
+    two, are drawn rather than the likeliest ones.
     """
 
     scores: Scores | ChoiceScores
@@ -34,11 +34,7 @@ class Truth:
     drawn: bool = False
 
     def compare(self, labels: IntArray, ece: Estimate, bins: int, targets: Targets | None = None) -> Oracle:
-        """The true ECE in the audit's bins, and how far the estimate is from it (METHOD 8 for k answers).
-
-        ``targets`` are the tokens that were asked about, if there is one per side. If a logit file has them,
-        their probability is the truth.
-        """
+        """The true ECE, and how far the estimate is from it (METHOD 8 for k answers)."""
         scores = self.scores
         if isinstance(scores, ChoiceScores):
             column = "drawn answer" if self.drawn else "top-label"
@@ -70,9 +66,8 @@ def read_truth(
 ) -> Truth:
     """Read the probabilities of the items of an audit under its semantics (METHOD 1).
 
-    ``model`` is the audited one: the file may name it otherwise, but must not have other prompts. ``words``
-    are the answer words of a logit file. For items with more than two answers, the file has the logits of
-    every answer.
+    The file may name ``model`` otherwise, but must have the same prompts. ``words`` are the answer words of a
+    logit file.
     """
     if not items.answers:
         return _truth(path, read_scores(path, _COLUMNS[semantics], words), items, model)
@@ -86,7 +81,6 @@ def read_truth(
 def _truth(
     path: Path, scores: Scores | ChoiceScores, items: Items, model: str, *, drawn: bool = False
 ) -> Truth:
-    """Find the row of each item, and the model that was scored if the file names another one."""
     places = {name: row for row, name in enumerate(scores.ids)}
     rows = np.empty(len(items), np.int64)
     other_model = None

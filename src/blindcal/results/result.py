@@ -1,7 +1,7 @@
 """The result of an audit: a frozen record and its JSON form.
 
-``result.schema.json`` next to this file describes the JSON (bench/result_schema.py writes it), and
-docs/result-schema.md explains it. Unknown numbers are ``null``, never zero.
+``result.schema.json`` describes the JSON (written by bench/result_schema.py), and docs/result-schema.md
+explains it. Unknown numbers are ``null``, never zero.
 """
 
 from __future__ import annotations
@@ -71,12 +71,10 @@ class AnswerCounts:
 
     @property
     def answers(self) -> int:
-        """Number of answers, valid or not."""
         return self.valid + self.invalid
 
     @property
     def valid(self) -> int:
-        """Number of valid answers."""
         return self.positive + self.negative + sum(self.each)
 
 
@@ -97,7 +95,7 @@ class ShownProbabilities:
 
     @classmethod
     def of(cls, masses: FloatArray, bounds: FloatArray | None) -> ShownProbabilities | None:
-        """From the probability of both answers together, and the bounds of the log-odds; ``None`` if none."""
+        """Summarize what logprobs showed: the mass of both answers, and bounds of the log-odds."""
         if not masses.size:
             return None
         shown = np.empty((0, 2)) if bounds is None else bounds[~np.isnan(bounds).any(axis=1)]
@@ -113,7 +111,6 @@ class ShownProbabilities:
 
     @classmethod
     def together(cls, each: Sequence[ShownProbabilities]) -> ShownProbabilities:
-        """Those of several runs."""
         weights = [one.readings for one in each]
         return cls(
             readings=sum(weights),
@@ -177,7 +174,7 @@ class Spend:
 
     @classmethod
     def of(cls, store: Store, prices: Prices | None) -> Self:
-        """What everything in a run file has cost."""
+        """The cost of everything in a run file."""
         paid = store.usage()
         return cls(
             queries=paid.served,
@@ -262,7 +259,7 @@ class AuditResult(Findings):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the run showed about the endpoint that makes all estimates doubtful, in sentences."""
+        """What makes all estimates doubtful, in sentences."""
         return () if self.steadiness is None else self.steadiness.warnings
 
     @property
@@ -278,11 +275,9 @@ class AuditResult(Findings):
         return json_page(self)
 
     def to_frame(self, table: TableName = "metrics", library: FrameLibrary | None = None) -> Any:
-        """A table of the result as a ``DataFrame`` of pandas or polars.
+        """A table of the result, such as ``bins``, as a ``DataFrame``; by default one row per metric.
 
-        By default it has one row per metric. ``table`` may be any part of the result with several rows:
-        ``bins``, ``curve``, ``operating`` and so on. ``library`` chooses if both are installed; pandas comes
-        first.
+        ``library`` is pandas if it is installed, else polars.
         """
         tables = tables_of(self, self.answers)
         if table not in tables:

@@ -1,6 +1,6 @@
 """A finished run, read from disk: its result, its answers and its fit.
 
-The run file is read once and closed, so that another process can continue the run.
+The run file is read once and closed, and another process can continue the run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
 from blindcal.store.run_store import RUN_FILE, Store
 
-_BEYOND = 3  # refits that must lie beyond a bound for it to be one that the refits show
-_TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns that hold text, if anything
+_BEYOND = 3  # refits that must lie beyond a bound for it to count as shown
+_TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns of text, even if empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,9 @@ class PartThreshold:
 class Run:
     """A run: its result, its items as columns, and all answers.
 
-    ``groups`` are numbered in order of appearance (``group_names`` are their names); an item without a group
-    is its own group, and ``groups`` is ``None`` if all are. ``parts`` are the values of the field of
-    the breakdown. ``digests`` identify the prompts, even if these are not kept. ``noise`` is what the probe
-    and the run found out about the endpoint's noise; ``max_shift`` is the largest shift that it accepts.
-    ``choices`` is the number of answers of each item; ``None`` if all have two.
+    ``parts`` are the values of the field of the breakdown, ``digests`` identify the prompts, even if these
+    are not kept, and ``max_shift`` is the largest shift that the endpoint accepts. ``choices`` is the number
+    of answers of each item; ``None`` if all have two.
     """
 
     folder: Path
@@ -72,7 +70,7 @@ class Run:
 
     @property
     def digest(self) -> str:
-        """What tells the run from others, wherever it is: its settings and all answers."""
+        """A hash of the settings and all answers, which identifies the run wherever it is."""
         digest = hashlib.blake2b(msgspec.json.encode(self.settings), digest_size=16)
         for column in (self.answered.items, self.answered.shifts, self.answered.answers):
             digest.update(np.ascontiguousarray(column).tobytes())
@@ -80,7 +78,7 @@ class Run:
 
     @property
     def groups(self) -> IntArray | None:
-        """The number of each item's group; items with the same prompt are in one, as in `Items.groups`."""
+        """A group number per item; items with the same prompt share one, as in `Items.groups`."""
         grouped = any(name is not None for name in self.group_names)
         keys = ((place,) if name is None else name for place, name in enumerate(self.group_names))
         names = np.array([hash(key) for key in keys], np.int64) if grouped else None
@@ -88,19 +86,19 @@ class Run:
 
     @property
     def prompts(self) -> IntArray:
-        """A number for each item that is the same for the same prompt."""
+        """A number per item, the same for the same prompt."""
         return np.array([hash(digest) for digest in self.digests], np.int64)
 
     @property
     def problem(self) -> Problem:
-        """The problem that all answers pose."""
+        """The estimation problem of all answers."""
         return Problem.of_answers(
             self.labels, self.answered, self.groups, choices=self.choices, noise=self.noise
         )
 
     @property
     def part_names(self) -> tuple[str, ...]:
-        """The names of the parts that items were asked of, sorted."""
+        """The names of the parts that were asked about, sorted."""
         if self.result.by is None:
             raise InputError(
                 f"{self.folder}: is not broken down into parts",
@@ -126,16 +124,13 @@ class Run:
         level: float | None = None,
         resamples: int = 1000,
     ) -> LatentFit:
-        """The fit behind the result's estimates; its intervals use ``resamples`` refits.
-
-        With ``part``, it is the fit of the items of that part alone.
-        """
+        """Fit the answers, of one ``part`` if given; intervals use ``resamples`` refits."""
         self.need_fit()
         problem = self.problem
         if part is not None:
             if part not in self.part_names:
                 raise InputError(f"{self.folder}: has no part {part!r}")
-            # what all answers say about the excess holds for a part too
+            # the excess is that of all answers, not of the part alone
             excess = excess_of(problem, self.noise.best)
             problem = replace(problem.of(self.members(part)), excess=excess)
         bins = len(self.result.bins) if bins is None else bins
@@ -169,10 +164,10 @@ class Run:
     ) -> tuple[PartThreshold, ...]:
         """Choose a threshold for each part, from the answers of that part alone.
 
-        The goal and its ``confidence`` are those of `LatentFit.choose_threshold`. If the promises are
-        ``simultaneous``, the confidence is that of all of them together: each has a higher one (Bonferroni),
-        based on more refits if that needs them. ``level`` is that of each interval by itself. ``progress`` is
-        called with the number of parts that are done and that of all parts.
+        The goal and its ``confidence`` are those of `LatentFit.choose_threshold`. With ``simultaneous``, all
+        promises hold together with that confidence (Bonferroni), which may take more refits. ``level`` is
+        that of each interval alone. ``progress`` is called with the number of parts done and that of all
+        parts.
         """
         self.need_fit()
         names = self.part_names
@@ -195,10 +190,9 @@ class Run:
         return tuple(thresholds)
 
     def answers(self, library: FrameLibrary | None = None) -> Any:
-        """Every answer as a row of a ``DataFrame`` of pandas or polars, with the columns of answers.csv.
+        """Every answer as a row of a ``DataFrame``, with the columns of answers.csv, and ``part`` if any.
 
-        If the run is broken down into parts, the column ``part`` holds the part of each item. ``library``
-        chooses if both are installed; pandas comes first.
+        ``library`` is pandas if it is installed, else polars.
         """
         with Store.read(self.folder / RUN_FILE) as store:
             names, rows = answer_table(store, self.result.answers)
@@ -246,12 +240,11 @@ def open_run(path: str | Path) -> Run:
 
 
 def opened(run: Run | str | Path) -> Run:
-    """Return a run as it is, or read it from its folder."""
     return run if isinstance(run, Run) else open_run(run)
 
 
 def open_result(path: str | Path) -> AuditResult:
-    """Read the result of a run; ``path`` is its folder or the file itself."""
+    """Read the result of a run, given its folder or the file itself."""
     path = Path(path)
     if path.is_dir() and (path / RUN_FILE).is_file() and not (path / RESULT_FILE).is_file():
         raise InputError(f"{path}: not finished yet; the same audit command goes on with it")

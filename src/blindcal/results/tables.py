@@ -1,8 +1,7 @@
-"""The numbers of a result, and the answers of a run, as tables.
+"""The numbers of a result, and the answers of a run, as tables, CSV files or frames.
 
-A table is a dictionary of columns of equal length, with ``None`` for an unknown value; an estimate takes
-three columns: ``ece``, ``ece_low`` and ``ece_high``. CSV files are made from these tables, and frames of
-pandas or polars, whichever is installed; neither is required.
+A table is a dictionary of columns of equal length, with ``None`` for an unknown value. An estimate takes
+three columns: ``ece``, ``ece_low`` and ``ece_high``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ Columns: TypeAlias = dict[str, list[Any]]
 TableName: TypeAlias = Literal[
     "metrics", "bins", "curve", "confidence", "operating", "costs", "parts", "by_answer", "confusion"
 ]
-"""A table is called what the result calls its content."""
 FILES = {
     "bins": "calibration-curve",
     "operating": "operating",
@@ -44,13 +42,13 @@ FILES = {
     "curve": "reliability",
     "confidence": "confidence",
 }
-"""The file of each table that has one; that of a figure has the name of the figure."""
+"""The CSV file of each table; the same name as that of its figure."""
 ANSWERS_FILE = "answers.csv"
-_DIGITS = {"temperature": "g", "seconds": ""}  # of the numbers in answers.csv; nine elsewhere
+_DIGITS = {"temperature": "g", "seconds": ""}  # digits in answers.csv; nine elsewhere
 
 
 def tables_of(findings: Findings, answers: Sequence[str] = ()) -> dict[str, Columns]:
-    """Every table that there are numbers for; ``answers`` are the words if there are more than two."""
+    """All tables with numbers in them; ``answers`` are the words if there are more than two."""
     made = {
         "metrics": _metrics(findings),
         "bins": _columns(findings.bins),
@@ -66,7 +64,7 @@ def tables_of(findings: Findings, answers: Sequence[str] = ()) -> dict[str, Colu
 
 
 def _metrics(findings: Findings) -> Columns:
-    """One row per metric, whether it is known or not, so that every result has the same rows."""
+    """One row per metric, known or not, so that every result has the same rows."""
     each = findings.metrics
     ends = ("value", "low", "high", "level")
     return {"metric": list(each), **{end: [getattr(one, end) for one in each.values()] for end in ends}}
@@ -106,7 +104,6 @@ def _confusion(findings: Findings, answers: Sequence[str]) -> Columns:
 
 
 def _columns(records: Sequence[Any]) -> Columns:
-    """One row per record, one column per field, and three columns per estimate."""
     rows = [dict(_cells(record)) for record in records]
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
@@ -138,11 +135,11 @@ def write_tables(findings: Findings, answers: Sequence[str], folder: str | Path)
 
 
 def answer_table(store: Store, words: tuple[str, ...] = ()) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-    """The names of the columns, and a row for every answer of a run in the order of the queries.
+    """The column names, and a row per answer in the order of the queries.
 
-    Labels are 0 and 1. With ``words``, if there are more than two answers, labels and answers are these
-    words, the column ``about`` (the answer with the shift) replaces ``threshold``, and there is a column for
-    what was added to each answer. ``low`` and ``high`` are bounds of the log-odds, if answers show any.
+    ``words`` name more than two answers: then ``about`` (the answer with the shift) replaces ``threshold``,
+    and there is a column for the bias of each answer. ``low`` and ``high`` bound the log-odds, if answers
+    show any.
     """
     bounds = store.answered().bounds
     names = ["id", "label", "group", "round", "about" if words else "threshold", "shift", "temperature"]
@@ -176,7 +173,6 @@ def _answer_rows(
 
 
 def write_answers(store: Store, path: Path, words: tuple[str, ...] = ()) -> None:
-    """Write every answer of a run as CSV that is safe to open in a spreadsheet."""
     names, rows = answer_table(store, words)
     digits = [_DIGITS.get(name, ".9g") for name in names]
     with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
@@ -199,11 +195,7 @@ def _cell(value: Any, digits: str) -> Any:
 def frame(
     columns: Mapping[str, Sequence[Any]], library: FrameLibrary | None = None, *, texts: Collection[str] = ()
 ) -> Any:
-    """A ``DataFrame`` of these columns; ``None`` in them is an unknown value.
-
-    Without a ``library``, it is one of pandas if that is installed, otherwise one of polars. ``texts`` names
-    columns of text that may hold no text at all.
-    """
+    """A ``DataFrame`` of pandas, else polars; ``texts`` names columns of text, even if all are ``None``."""
     name, module = _imported(library)
     kinds = {column: "text" if column in texts else _kind(values) for column, values in columns.items()}
     if name == "polars":
@@ -222,7 +214,7 @@ def _imported(library: str | None) -> tuple[str, Any]:
         try:
             return name, importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if error.name != name:  # it is there, but lacks something itself
+            if error.name != name:  # it is installed, but lacks a dependency
                 raise
     raise MissingExtraError(
         f"a frame needs {' or '.join(wanted)}, which {'is' if library else 'are'} not installed",
@@ -231,7 +223,6 @@ def _imported(library: str | None) -> tuple[str, Any]:
 
 
 def _kind(values: Sequence[Any]) -> str:
-    """The type of a column, by the values in it that are known."""
     types = {type(value) for value in values if value is not None}
     if str in types:
         return "text"
@@ -241,7 +232,7 @@ def _kind(values: Sequence[Any]) -> str:
 
 
 def _series(pandas: Any, values: Sequence[Any], kind: str) -> Any:
-    if kind == "text":  # its type depends on the version of pandas, but not if there is no text at all
+    if kind == "text":  # the type of text depends on the version of pandas; that of an empty column must not
         return pandas.Series(values, dtype=None if any(values) else "object")
     complete, gaps = {
         "real": ("float64", "float64"),

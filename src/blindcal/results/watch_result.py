@@ -1,4 +1,4 @@
-"""What a watch knows after a look: counts, alarms and changed facts; ``watch.json`` in its folder."""
+"""The state of a watch after a look: counts, alarms and changed facts; ``watch.json`` in its folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from blindcal.results.result import Spend
 
 WATCH_FILE = "watch.json"
 FORMAT = 1
-"""The number of the file's format; a file with another one is refused."""
+"""The version of the file format; a file with another one is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowCurve:
-    """The reliability curve of the last ``items`` labelled items, and that of the reference."""
-
     items: int
     curve: Curve
     ece: Estimate
@@ -30,14 +28,12 @@ class WindowCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WatchResult:
-    """What a watch knows after its look number ``look``.
+    """The state of a watch after its look number ``look``.
 
-    ``started`` and ``looked`` are times in UTC (ISO 8601). Of ``records`` different items, ``chosen`` are to
-    be asked. Of these, ``answered`` have an answer, ``invalid`` have none that is valid, and ``waiting`` have
-    not been asked yet. ``labelled`` are answered and have a label. ``duplicates``, ``conflicts``,
-    ``unreadable`` and ``labels_without_item`` count what the stream holds besides. ``facts`` say what has
-    changed at the endpoint since the reference audit, and ``first_seen`` when the item came since which the
-    evidence of each raised alarm speaks. ``stopped`` says why the watch stopped early, if it did.
+    Times are in UTC (ISO 8601). Of ``records`` different items, ``chosen`` are to be asked; of these,
+    ``answered`` have a valid answer, ``invalid`` have none, and ``waiting`` are not asked yet. ``facts`` say
+    what has changed at the endpoint since the reference audit. ``first_seen`` is the time of the first item
+    that counts as evidence for each raised alarm.
     """
 
     format: int = FORMAT
