@@ -1,9 +1,7 @@
 """Seeds that make sampled answers repeatable.
 
-An answer at T > 0 is random. If it were drawn from a stream, it would depend on the order in which queries
-arrive. Instead, the seed of query q follows from the run's seed and q alone, and a replay or a simulation
-draws its answer from that seed. The same run thus gives the same answers in any order, over HTTP or not,
-interrupted or not.
+The seed of a query follows from the run's seed and the query's number alone, and replays and simulations draw
+their answers from it. So a run gives the same answers in any order, over HTTP or not, interrupted or not.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ def uniform_draws(seeds: IntArray) -> FloatArray:
 
 
 def draw_of_name(seed: int, name: str, purpose: str) -> float:
-    """The uniform draw in (0, 1) that belongs to a name, such as an item's id; each purpose has its own."""
+    """The uniform draw in (0, 1) that belongs to a name, such as an item's id, for one purpose."""
     key = seed.to_bytes(16, "little")
     words = name.encode(errors="surrogatepass")
     digest = hashlib.blake2b(words, digest_size=8, key=key, person=purpose.encode()).digest()
@@ -40,7 +38,7 @@ def draw_of_name(seed: int, name: str, purpose: str) -> float:
 
 
 def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's output function (Steele, Lea, Flood 2014): every input bit affects every output bit."""
+    """SplitMix64's output function (Steele, Lea, Flood 2014)."""
     z = state + _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""Where a model is: its base URL, the variable of its key, and what known services say of themselves."""
+"""The address of a model: base URL, model name, key variable, and facts about known services."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ Api: TypeAlias = Literal["chat", "completions"]
 
 OPENAI = "https://api.openai.com/v1"
 _PORTS = {"http": 80, "https": 443}
-_NEVER = re.compile(r"[\s\x00-\x1f\x7f\\]")  # urlsplit() takes them, or drops them without a word
+_NEVER = re.compile(r"[\s\x00-\x1f\x7f\\]")  # urlsplit() accepts or silently drops these
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a model is and how to ask it; holds no API key, only the name of its environment variable.
+    """How to find and query a model. It names the variable that holds the API key, never the key itself.
 
-    It is kept with a run, so one that holds a key, a password or another secret raises `InputError`.
-
-    A slash or the path of completions at the end of ``base_url`` is dropped.
+    It is stored with the run, so one that contains a secret raises `InputError`. A trailing slash or
+    completions path in ``base_url`` is dropped.
     """
 
     base_url: Annotated[str, "Base URL of the endpoint, up to and including /v1."]
@@ -55,7 +54,6 @@ class Address:
 
     @property
     def root(self) -> SplitResult:
-        """The parts of the base URL; raises an error if it cannot be one."""
         try:
             return web_url(self.base_url)
         except ValueError as error:
@@ -63,7 +61,6 @@ class Address:
 
     @property
     def completion_url(self) -> str:
-        """The URL that requests are sent to."""
         url, tail = self.root, "chat/completions" if self.api == "chat" else "completions"
         base = url.path.rstrip("/")
         if self.api_version is None:
@@ -75,7 +72,7 @@ class Address:
         ).geturl()
 
     def key(self, environ: Mapping[str, str] = os.environ) -> str:
-        """The key that the environment holds, empty if none; raises an error if it cannot be one."""
+        """The API key in the environment, or an empty string; raises `InputError` if it is unusable."""
         key = environ.get(self.api_key_env, "").strip()
         if not all(33 <= ord(char) < 127 for char in key):
             raise InputError(
@@ -86,16 +83,13 @@ class Address:
         return key
 
     def keyless_host(self, environ: Mapping[str, str] = os.environ) -> str | None:
-        """The host, if it is another machine, would be asked over https and no key is set; else ``None``."""
+        """The host, if it is remote, uses https and no key is set."""
         host = self.root.hostname or ""
         keyed = environ.get(self.api_key_env, "").strip()
         return None if self.root.scheme != "https" or is_loopback(host) or keyed else host
 
     def check_key(self, environ: Mapping[str, str] = os.environ, *, begun: bool = False) -> None:
-        """Raise an error if the key cannot be used, or is not set for an endpoint known to require one.
-
-        A run that has ``begun`` may need no more queries, and so no key.
-        """
+        """Raise `InputError` if a key is unusable, or required and missing in a run not yet ``begun``."""
         self.key(environ)
         host = None if begun else self.keyless_host(environ)
         if host is not None and (self.api_version is not None or service_at(self.base_url) is not None):
@@ -107,7 +101,6 @@ class Address:
 
     @property
     def key_remedy(self) -> str:
-        """How to set the key."""
         variable, service = printable(self.api_key_env, 80), service_at(self.base_url)
         remedy = f"export {variable}=..., or name the variable that holds it with {{api_key_env}}"
         if service is None or service.key_variable == self.api_key_env:
@@ -116,24 +109,22 @@ class Address:
 
 
 def web_url(text: str) -> SplitResult:
-    """The parts of an http or https URL; raises `ValueError` if it is none or names no host."""
+    """Parse an http or https URL; raises `ValueError` if it is invalid or has no host."""
     if _NEVER.search(text):
         raise ValueError("it has spaces, backslashes or control characters")
     url = urlsplit(text)
     if url.scheme not in _PORTS or not url.hostname:
         raise ValueError("it must start with http:// or https:// and name a host")
-    _ = url.port  # raises ValueError if it cannot be one
+    _ = url.port  # raises ValueError if invalid
     return url
 
 
 def authority(url: SplitResult) -> str:
-    """The host and the port of a URL, without a user or a password."""
     host = url.hostname or ""
     return f"{f'[{host}]' if ':' in host else host}:{url.port or _PORTS.get(url.scheme, 0)}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -144,14 +135,10 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service that answers nothing without a key.
+    """A service that requires an API key; this only words advice, as what the probe measures always wins.
 
-    A ``host`` that begins with a dot stands for all below it. ``lacks`` are request fields that it documents
-    as refused or ignored. ``openai_ids`` says that a model with a name of OpenAI's is that model, with its
-    published token ids; there is no ``/tokenize`` to ask.
-
-    All this words advice, and saves questions whose answer is documented. It never decides how a service is
-    audited: what the probe measures always wins.
+    A leading dot of ``host`` matches all subdomains. ``lacks`` are fields documented as refused or ignored.
+    With ``openai_ids``, models with OpenAI's names use its published token ids.
     """
 
     name: str
@@ -163,14 +150,14 @@ class Service:
     openai_ids: bool = False
 
     def lacking(self, field: str) -> str:
-        """A sentence about a request field that the service does not take; empty if it does not say so."""
+        """A sentence about a field that the service does not take, or an empty string."""
         if field not in self.lacks:
             return ""
         return f"{self.name} documents {field} as not supported ({self.source}, read {LOOKED_UP})"
 
 
 LOOKED_UP = "2026-11-16"
-"""When the sources of all services were read."""
+"""Date on which the sources of all services were read."""
 _LANGCHAIN = "https://reference.langchain.com/python/langchain-community/llms/openai/AzureOpenAI"
 _OPENROUTER = "https://openrouter.ai/docs/api-reference/overview"
 _FIREWORKS = "https://docs.fireworks.ai/guides/querying-text-models"
@@ -197,7 +184,7 @@ SERVICES = (
 
 
 def service_at(base_url: str) -> Service | None:
-    """The known service at a base URL, if there is one."""
+    """The known service at a base URL, or ``None``."""
     try:
         host = urlsplit(base_url).hostname or ""
     except ValueError:

@@ -1,10 +1,7 @@
-"""Constraints on answers: the fields by which servers make only the answers possible.
+"""Request fields that restrict a model to the allowed answers.
 
-An answer that is drawn may be neither answer word. Several servers can rule that out, each by a field of its
-own, and most servers ignore fields that they do not know. So a constraint is used only after `effect` has
-seen it act: it allows one answer alone, then another, and each must come.
-
-What is measured changes with a constraint: ``measures`` says how.
+Servers use different fields and mostly ignore those that they do not know, so a constraint is used only after
+`effect` has seen it act. A constraint changes what is measured: ``measures`` says how.
 """
 
 from __future__ import annotations
@@ -30,11 +27,7 @@ _WORD_TOKENS, _JSON_TOKENS = 16, 64
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One way to allow only some answers.
-
-    ``form`` is the form of the answers that it forces, and ``max_tokens`` how many tokens they may need.
-    ``by_id`` says that it names answers by token ids, not by words.
-    """
+    """One way to allow only some answers (with ``by_id``, some tokens) of at most ``max_tokens`` tokens."""
 
     measures: str
     make: Callable[[Sequence[str], Sequence[int]], dict[str, Any]]
@@ -43,7 +36,6 @@ class Constraint:
     by_id: bool = False
 
     def fields(self, words: Sequence[str], ids: Sequence[int] = ()) -> dict[str, Any]:
-        """The fields of a request that allow only these answers."""
         if self.by_id and not ids:
             raise InputError("this constraint needs the token ids of the answers")
         spelled = [word.strip() if self.form == "json" else word for word in words]
@@ -52,7 +44,7 @@ class Constraint:
 
 _CONTINUED = "each token is drawn among those that can begin or continue one of them"
 
-#: All constraints by name, the one that changes least first.
+#: By name, the one that changes least first.
 CONSTRAINTS: Mapping[ConstraintName, Constraint] = {
     "allowed_token_ids": Constraint(
         "only these tokens are allowed (allowed_token_ids), and compared with each other",
@@ -83,7 +75,6 @@ CONSTRAINTS: Mapping[ConstraintName, Constraint] = {
 
 
 def _grammar(words: Sequence[str]) -> str:
-    """A grammar of llama.cpp's own form; its strings are quoted as in JSON."""
     return f"root ::= {' | '.join(json.dumps(word, ensure_ascii=False) for word in words)}"
 
 
@@ -106,13 +97,11 @@ async def effect(
     temperature: float | None = 0.0,
     max_tokens: int | None = None,
 ) -> ConstraintEffect:
-    """Whether a constraint acts on an endpoint: two queries per item, fewer if it does not.
+    """Test a constraint with at most two queries per item.
 
-    Each item is asked twice, with one answer allowed and then another; if there are more than two answers,
-    the items take turns with them. Where the constraint is ignored, one of the two does not come, unless
-    answers are drawn: so ask several items. Items that the endpoint refuses are left out; if it refuses all,
-    the effect is ``unknown``. ``max_tokens`` is for models that need more than the answer itself, for
-    reasoning.
+    Each item is asked with one answer allowed, then another; a constraint that is ignored fails to produce
+    one of them. Sampled answers may agree by luck, so pass several items. Refused items are skipped; if all
+    are, the effect is ``unknown``. ``max_tokens`` leaves room for reasoning.
     """
     constraint = CONSTRAINTS[name]
     sides = dict(enumerate(targets.by_answer))
@@ -140,7 +129,6 @@ async def effect(
 
 
 def _answer(reply: Reply, sides: Mapping[int, Sequence[Token]]) -> int | None:
-    """The answer that a reply is, alone or as JSON, and after any reasoning."""
     meanings = {spoken(token.text): meaning for meaning, tokens in sides.items() for token in tokens}
     if (answer := meanings.get(spoken(reply.text))) is not None:
         return answer

@@ -1,17 +1,14 @@
-r"""Parsing of answers in free text: which of the answer words a model settles on, or why none.
+r"""Parsing of free-text answers: which answer word a model settles on, or why none.
 
-Models that reason or explain say their answer last. So all places where an answer word occurs are looked at,
-and the last one of the surest form counts. The forms, from the surest to the weakest:
+Models that reason answer last, so the last match of the surest form counts. From surest to weakest:
 
 1. marked: ``Answer: Yes``, ``The final answer is **No**.``, ``\boxed{Yes}``, ``{"answer": "Yes"}``;
 2. alone on a line: ``**Yes**``;
 3. set off at the start of a sentence (``Yes, because ...``), or last in the text (``So I would say no.``);
 4. anywhere else.
 
-A word that repeats the question ("Yes or No"), is negated ("not true") or begins a phrase ("no evidence") is
-no answer, and neither is anything that a model says while it thinks, up to ``</think>``.
-
-`instruct` makes room in a prompt for an instruction that asks for more than a word.
+Words that repeat the question ("Yes or No"), are negated ("not true") or begin a phrase ("no evidence") are
+skipped, and so is everything up to ``</think>``.
 """
 
 from __future__ import annotations
@@ -63,22 +60,14 @@ _PHRASE = re.compile(r"[ ]+(?!(?:because|since|as|with|but|due|for|given|if|here
 
 @dataclass(frozen=True, slots=True)
 class FreeText:
-    """The number of the answer that a text gives, or ``None`` and the reason."""
+    """The index of the answer in a text, or ``None`` and the reason."""
 
     answer: int | None
     reason: FreeTextReason = ""
 
 
 def parse_free_text(text: str, answers: Sequence[str], *, finished: bool = True) -> FreeText:
-    """Find the answer in a text.
-
-    Parameters
-    ----------
-    text : str
-    answers : sequence of str
-        The answer words, two or more.
-    finished : bool
-        Whether the model ended the text itself. If a limit cut it short, only a marked answer counts.
+    """Find the answer in a text; if it was not ``finished`` but cut short, only a marked answer counts.
 
     Examples
     --------
@@ -107,9 +96,7 @@ def parse_free_text(text: str, answers: Sequence[str], *, finished: bool = True)
 
 
 def parse_json_text(text: str, answers: Sequence[str], *, finished: bool = True) -> FreeText:
-    """Find the answer in a text that should be JSON: the field ``answer`` of the last object in it.
-
-    Without such a field, the text is read as by `parse_free_text`, which has the same parameters.
+    """Read the field ``answer`` of the last JSON object in a text, else the text as by `parse_free_text`.
 
     Examples
     --------
@@ -131,7 +118,7 @@ _MARKED, _ALONE, _SET_APART, _MENTIONED, _NONE = 4, 3, 2, 1, 0
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Place:
-    """One place of an answer word; the surest form is the largest, and of one form the last place."""
+    """A match of an answer word; they sort by form, then by position."""
 
     form: int
     start: int
@@ -140,7 +127,6 @@ class _Place:
 
 
 def _places(plain: str, answers: tuple[str, ...]) -> list[_Place]:
-    """All places of the answer words, those that repeat a choice of answers left out."""
     matches = list(_pattern(answers).finditer(plain))
     listed: set[int] = set()
     for k in range(len(matches) - 2, -1, -1):  # "A, B or C" from its end
@@ -175,7 +161,6 @@ def _form(plain: str, match: re.Match[str]) -> int:
 
 
 def _plain(text: str) -> str:
-    """``text`` without markup and quotes, and with the common forms of letters and dashes."""
     normal = unicodedata.normalize("NFKC", text).translate(_DASHES)
     shown = _QUOTE.sub("", normal).replace(")", ",")
     return _MARKUP.sub("", shown).strip()
@@ -183,13 +168,12 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=32)
 def _pattern(answers: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches any answer word, the longest first, in a group named after its number."""
     numbered = sorted(enumerate(map(_plain, answers)), key=lambda pair: -len(pair[1]))
     return re.compile("|".join(f"(?P<_{number}>{_word(word)})" for number, word in numbered), re.IGNORECASE)
 
 
 def _word(word: str) -> str:
-    """The pattern of one word. Single letters keep their case; scripts without spaces have no boundaries."""
+    """A single letter keeps its case; a script without spaces has no word boundaries."""
     body = re.escape(word)
     if len(word) == 1 and word.isascii():
         body = f"(?-i:{body})"
@@ -198,22 +182,17 @@ def _word(word: str) -> str:
 
 
 def ask_json(messages: tuple[Message, ...], words: tuple[str, ...]) -> tuple[Message, ...]:
-    """Ask for the answer as a JSON object."""
     forms = [json.dumps({"answer": word}, ensure_ascii=False) for word in words]
     return instruct(messages, words, f"Reply only with JSON: {either(forms)}")
 
 
 def either(words: Sequence[str]) -> str:
-    """The words as alternatives: "A, B or C"."""
+    """Join words as alternatives: "A, B or C"."""
     return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def instruct(messages: tuple[Message, ...], words: tuple[str, ...], instruction: str) -> tuple[Message, ...]:
-    """Append an instruction to the last message, on a line of its own.
-
-    A last sentence that asks for one of the words alone ("Answer Yes or No.", "Reply only with Yes or No.",
-    "Answer with the letter.") is removed, because it would contradict the instruction.
-    """
+    """Append an instruction to the last message, minus a last sentence that asks for the word alone."""
     last = messages[-1]
     content = last.content if len(words) == 2 else _WAITING.sub("", last.content)
     asked = _plea(words).sub("", content).rstrip()
@@ -223,7 +202,7 @@ def instruct(messages: tuple[Message, ...], words: tuple[str, ...], instruction:
 _WAITING = re.compile(
     r"^[ \t]*(?:the\s+)?(?:correct\s+)?answer(?:\s+is)?\s*:?\s*\Z", re.IGNORECASE | re.MULTILINE
 )
-"""A last line that only waits for the answer, as in prompts of multiple-choice questions."""
+"""A last line that only introduces the answer, as in multiple-choice prompts."""
 
 
 def _plea(words: tuple[str, ...]) -> re.Pattern[str]:

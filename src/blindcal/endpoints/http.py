@@ -1,13 +1,10 @@
-"""Any OpenAI-compatible endpoint, over HTTP.
+"""A client for any OpenAI-compatible endpoint.
 
-The hot path is lean on purpose: the constant part of a body is encoded once and joined to what
-differs between queries, replies are decoded straight into a strict schema, and nothing is retried
-here (that is up to a run, or the governor of a run). Every failure becomes one of
-the three endpoint errors, with a message that says what to do.
+Nothing is retried here: that is up to the run. Every failure becomes one of the three endpoint errors.
 
-An API key is read from an environment variable named by the caller and sent only as a header. It
-appears in no ``repr``, error, log or file: redirects are not followed, an address that holds a key is
-refused, and the key is removed from a response before anything reads it.
+The API key is read from an environment variable and sent only as a header. It appears in no ``repr``, error,
+log or file: redirects are not followed, an address that holds a key is refused, and responses are redacted
+before anything reads them.
 """
 
 from __future__ import annotations
@@ -43,8 +40,7 @@ NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
 def _load_client() -> None:
     """Load the HTTP client in a thread that never ends.
 
-    pyreqwest's allocator takes the thread that loads it for the main thread; once that has ended, the next
-    client crashes the process.
+    pyreqwest's allocator takes the loading thread for the main thread; once it ends, the next client crashes.
     """
     loaded = threading.Event()
 
@@ -71,7 +67,6 @@ class HttpEndpoint:
         self.address = address
         self._root = url = address.root
         self.url = address.completion_url
-        """The URL that requests are sent to."""
         self._key = address.key(environ)
         self._redact = secrets.Redactor(self._key)
         if self._key and url.scheme == "http" and not is_loopback(url.hostname or ""):
@@ -83,7 +78,7 @@ class HttpEndpoint:
             )
         self.accepted = Accepted()
         self._bodies: dict[tuple[object, ...], bytes] = {}
-        self._answered: set[tuple[object, ...]] = set()  # the settings of requests that got a reply
+        self._answered: set[tuple[object, ...]] = set()  # settings of requests that got a reply
         self._client: HttpClient | None = None
 
     def __repr__(self) -> str:
@@ -98,9 +93,9 @@ class HttpEndpoint:
     async def ask(self, request: Request) -> Reply:
         """Send one request and return its reply.
 
-        If the endpoint refuses a field that changes nothing, the request is sent again without it, and so is
-        every later one. If it does not say what it refuses, fields that OpenAI does not know are left out on
-        trial, and for good if that helps. Raises `UnsupportedError` for a field that matters.
+        If the endpoint refuses a field that changes nothing, the request is repeated without it, and the
+        field is left out from then on. If the refusal names no field, those that OpenAI does not know are
+        left out on trial. Raises `UnsupportedError` for a field that matters.
         """
         unexplained: EndpointError | None = None
         trial: tuple[str, ...] = ()
@@ -136,7 +131,7 @@ class HttpEndpoint:
             unexplained, trial = error, unknown
 
     def _learns(self, accepted: Accepted, sent: Mapping[str, Any], status: int, raw: bytes) -> bool:
-        """Learn which fields to send, if a refusal names any; raises an error for one that matters."""
+        """Update ``accepted`` if a refusal names fields; raises an error for one that matters."""
         learnt, names = self.accepted.after(raw, sent), refusals.refused(raw, sent)
         harmless = [name for name in names if self._can_leave_out(name, sent[name])]
         if learnt.limit != accepted.limit:
@@ -150,20 +145,16 @@ class HttpEndpoint:
         return True
 
     def _can_leave_out(self, name: str, value: object) -> bool:
-        """Whether a field of a request is ours and changes nothing."""
         return name not in self.address.extra_body and changes_nothing(name, value)
 
     async def post(self, path: str, payload: Mapping[str, Any]) -> Any:
-        """Send JSON to ``path`` at the server's root; returns JSON, or ``None`` if it is not offered.
-
-        A gateway that forbids unknown paths offers it as little as one that does not find them.
-        """
+        """Post JSON to ``path`` at the server's root; returns JSON, or ``None`` if it is not offered."""
         root = self._root.path.removesuffix("/v1").rstrip("/")
         url = self._root._replace(path=root + path, query="").geturl()
         body = msgspec.json.encode(payload)
         try:
             response = await self._send("POST", url, body)
-        except RetryableError:  # a server that failed at the last request may have closed its connection
+        except RetryableError:  # after a failure, the server may have closed the connection
             response = await self._send("POST", url, body)
         status, raw = response.status, response.body
         if status != 200:
@@ -176,13 +167,12 @@ class HttpEndpoint:
             return None
 
     async def close(self) -> None:
-        """Release connections; may be called more than once."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
 
     async def models(self, below: str = "") -> tuple[str, ...] | int:
-        """The names that the endpoint lists at ``/models``, or the HTTP status if it gives no list."""
+        """The model names listed at ``/models``, or the HTTP status if there is no list."""
         path = self._root.path.rstrip("/")
         response = await self._send("GET", self._root._replace(path=f"{path}{below}/models").geturl())
         try:
@@ -192,10 +182,7 @@ class HttpEndpoint:
         return names if response.status == 200 and names else response.status
 
     async def unlisted(self) -> str | None:
-        """What is odd about the model's name, if the endpoint lists its models and this is none of them.
-
-        It may answer all the same: llama.cpp serves its one model under any name.
-        """
+        """A warning if the endpoint lists models but not this one; llama.cpp answers under any name."""
         listed: tuple[str, ...] | int = 0
         if self.address.api_version is None:  # Azure lists models, not deployments
             with contextlib.suppress(EndpointError):
@@ -206,7 +193,6 @@ class HttpEndpoint:
         return f"the endpoint lists no model {printable(model, 80)!r}, but {refusals.nearest(model, listed)}"
 
     def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
-        """The endpoint error for a response with an unexpected status."""
         address, message = self.address, refusals.message_in(raw)
         variable = printable(address.api_key_env, 80)
         if status == 401 or refusals.blames_key(message):
@@ -228,7 +214,7 @@ class HttpEndpoint:
         return error
 
     async def _located(self, error: EndpointError, raw: bytes) -> EndpointError:
-        """The error, or what the endpoint's list of models tells about it if the address may be wrong."""
+        """Use the list of models to explain an error that may be due to a wrong address."""
         message, address = refusals.message_in(raw), self.address
         lost = isinstance(error, FatalError) and (error.status == 404 or refusals.blames_model(message))
         if not lost or address.api_version is not None:
@@ -252,7 +238,6 @@ class HttpEndpoint:
         )
 
     async def _send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
-        """Send a request; its response no longer holds the key."""
         if self._client is None:
             _load_client()
             from blindcal.endpoints.http_client import HttpClient  # slow to import
@@ -263,7 +248,6 @@ class HttpEndpoint:
 
     @property
     def _headers(self) -> dict[str, str]:
-        """The headers of every request."""
         if not self._key:
             return {"Content-Type": "application/json"}
         azure = self.address.api_version is not None
@@ -271,7 +255,6 @@ class HttpEndpoint:
         return {"Content-Type": "application/json", **key}
 
     def body(self, request: Request) -> bytes:
-        """The JSON body of a request."""
         return self._body(request, self.accepted)
 
     def _body(self, request: Request, accepted: Accepted) -> bytes:
@@ -295,7 +278,7 @@ class HttpEndpoint:
         return b'%b"prompt":%b%b}' % (constant, _encode(prompt), more)
 
     def _constant_part(self, request: Request, accepted: Accepted) -> bytes:
-        """The part of a body that does not depend on the item or the shift, with the comma after it."""
+        """The part of a body that does not depend on the item or the shift, with a trailing comma."""
         temperature = request.temperature
         body: dict[str, Any] = {
             "model": self.address.model,
@@ -314,7 +297,6 @@ class HttpEndpoint:
 
 
 def _settings(request: Request, accepted: Accepted) -> tuple[object, ...]:
-    """What the constant part of a request's body depends on."""
     return accepted, request.temperature, request.max_tokens, request.top_logprobs, request.n
 
 
@@ -325,13 +307,12 @@ def _as_chat(messages: Iterable[Message]) -> list[Message]:
 def _encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
-    except UnicodeEncodeError:  # lone surrogates cannot be encoded as UTF-8
+    except UnicodeEncodeError:  # lone surrogates
         plain = msgspec.to_builtins(value, enc_hook=_plain)
         return encodable(json.dumps(plain, ensure_ascii=False, separators=(",", ":"))).encode()
 
 
 def _plain(value: Any) -> Any:
-    """A numpy scalar, or a mapping that is not a dict, as a type that JSON has."""
     return dict(value) if isinstance(value, Mapping) else value.item()
 
 

@@ -1,9 +1,8 @@
-"""The HTTP client of everything that is sent: queries, lists of models, probes.
+"""The HTTP client that sends every request, built on pyreqwest (see ``docs/decisions/http-client.md``).
 
-pyreqwest (reqwest and hyper, in Rust) keeps the connections; ``docs/decisions/http-client.md`` says why. This
-file holds what blindcal promises about them: certificates are verified, proxies are those of the environment,
-redirects are not followed, nothing that may have been sent is sent again, every request has a deadline,
-replies have a bound, and every failure is an `EndpointError` that quotes neither a URL nor a reply.
+It promises: certificates are verified, proxies come from the environment, redirects are not followed, nothing
+that may have been sent is sent again, requests have a deadline and replies a maximum size, and every failure
+is an `EndpointError` that quotes neither a URL nor a reply.
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ from blindcal.text import printable
 Fate = Literal["retry", "fatal", "address"]
 """An "address" failure is fatal until the endpoint has answered once; after that it is an outage."""
 
-# Keyed by the name of pyreqwest's class; the nearest ancestor counts, and a test fails when it has an error
-# that only the root covers. `_while_connecting` tells apart what fails before anything is sent.
+# Keyed by pyreqwest's class names; the nearest ancestor counts. A test fails if only the root covers one.
 FATES: dict[str, Fate] = {
     **dict.fromkeys(("PyreqwestError", "RequestTimeoutError", "NetworkError", "DecodeError"), "retry"),
     **dict.fromkeys(("ClientClosedError", "RequestPanicError", "StatusError"), "retry"),
     **dict.fromkeys(("RedirectError", "BuilderError", "ValueError"), "fatal"),
 }
-# Errors quote URLs or what the server sent, and both may hold a secret: these texts take their place.
+# pyreqwest's errors quote URLs or replies, which may hold a secret: these texts replace them.
 _BAD_URL = "the URL of the endpoint or of the proxy is not valid"
 _REASONS = {
     "DecodeError": "the reply is not valid HTTP, breaks off, or cannot be unpacked",
@@ -51,25 +49,23 @@ _REASONS = {
 _CONNECTING = "client error (Connect)"
 _OS_ERROR = re.compile(r"\A(.*) \(os error (\d+)\)\Z", re.DOTALL)
 
-# At the exit, threads of pyreqwest must let go of Python objects: later, that would abort the process.
+# pyreqwest's threads must release Python objects before exit, or they abort the process.
 atexit.register(time.sleep, 0.1)
 
 MAX_REPLY_BYTES = 4 * 2**20
-_IDLE = timedelta(seconds=15)  # after which a server or a router may have forgotten a connection
-_LONGEST = 10 * 366 * 86_400.0  # seconds; more than enough to wait, and little enough for a timedelta
+_IDLE = timedelta(seconds=15)  # servers and routers may forget a connection after this
+_LONGEST = 10 * 366 * 86_400.0  # seconds; fits in a timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class ServerResponse:
-    """A whole response of a server."""
-
     status: int
     fields: Mapping[str, str]
     body: bytes
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that are text, which only refusals are read for; their names are in lower case."""
+        """The headers that are text, with names in lower case."""
         headers = {}
         for name in self.fields:
             with contextlib.suppress(ValueError):  # it has other bytes
@@ -78,7 +74,7 @@ class ServerResponse:
 
 
 class HttpClient:
-    """Keep-alive connections to the server of one URL, as many as there are requests at the same time."""
+    """Keep-alive connections to the server of one URL, one per concurrent request."""
 
     def __init__(self, root: str, headers: Mapping[str, str], timeout: float) -> None:
         self._authority = authority(web_url(root))
@@ -86,7 +82,7 @@ class HttpClient:
         self._reached = False
 
     async def send(self, method: str, url: str, body: bytes | None = None) -> ServerResponse:
-        """Send a request and return its whole response; all failures are endpoint errors."""
+        """Send a request and return its whole response; every failure is an `EndpointError`."""
         try:
             request = self._client.request(method, url)
             if body is not None:
@@ -104,7 +100,6 @@ class HttpClient:
         return ServerResponse(response.status, response.headers, raw)
 
     async def close(self) -> None:
-        """Close all connections; requests under way fail."""
         await self._client.close()
 
 
@@ -132,10 +127,7 @@ def _client(root: str, headers: Mapping[str, str], timeout: float) -> Client:
 
 
 def _proxy(root: str) -> str | None:
-    """The proxy that the environment names for a URL; none stands between us and this machine itself.
-
-    Raises `FatalError`, without the password, if it names something that is none.
-    """
+    """The proxy for a URL from the environment; loopback never uses one."""
     url = web_url(root)
     proxy = getproxies().get(url.scheme)
     if proxy is None or is_loopback(url.hostname or "") or proxy_bypass(url.hostname or ""):
@@ -151,7 +143,7 @@ def _proxy(root: str) -> str | None:
 
 
 def from_exception(error: Exception, authority: str, *, reached: bool) -> EndpointError:
-    """The endpoint error for one of pyreqwest; ``reached`` says whether the endpoint has ever answered."""
+    """Convert a pyreqwest error; ``reached`` says whether the endpoint has ever answered."""
     causes = [cause["message"] for cause in (getattr(error, "details", None) or {}).get("causes") or ()]
     system = _OS_ERROR.match(causes[-1]) if causes else None
     if system and int(system[2]) in (errno.EMFILE, errno.ENFILE):
@@ -177,7 +169,6 @@ def from_exception(error: Exception, authority: str, *, reached: bool) -> Endpoi
 
 
 def _while_connecting(causes: Sequence[str]) -> tuple[Fate, str]:
-    """Whose fault it is that no connection was made, and why; nothing was sent yet, so nothing is quoted."""
     last = causes[-1]
     if "dns error" in causes:
         return "address", last.removeprefix("failed to lookup address information: ")

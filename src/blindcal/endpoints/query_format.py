@@ -33,22 +33,21 @@ from blindcal.records import (
 from blindcal.text import printable, shortened, spoken, visible
 
 STATED_TOKENS = 64
-"""Maximum number of tokens of an answer that states a confidence."""
+"""Maximum tokens of an answer that states a confidence."""
 ANSWER_TOKENS: Mapping[AnswerFormat, int] = MappingProxyType({"word": 1, "sentence": 512, "json": 64})
-"""Maximum number of tokens of an answer of each form, unless the settings say otherwise."""
+"""Default maximum tokens of an answer, by form."""
 REASONING_TOKENS = 4000
-"""Maximum number of tokens to suggest for a model that reasons."""
+"""Maximum tokens to suggest for a model that reasons."""
 _STATED_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedAnswer:
-    """The answer in a reply, and the ``text`` to keep of it, safe to print.
+    """The answer in a reply, and its ``text``, safe to print.
 
-    If the reply shows probabilities, the log-odds are between ``low`` and ``high``, and the answers together
-    have the probability ``mass``. The log-odds are those of the positive answer or, if there are more than
-    two, those of the given one against all the others. ``reason`` says why a reply is no answer at all, such
-    as one that is cut short; a reply that is none of the answers needs none.
+    Of replies that show probabilities, ``low`` and ``high`` bound the log-odds of the positive answer (with
+    more than two, of the given one against the rest), and ``mass`` is the probability of all answers
+    together. ``reason`` says why a reply could not be read, such as one cut short.
     """
 
     answer: int
@@ -61,7 +60,7 @@ class ParsedAnswer:
 
 
 class NoAnswerWordError(UnfitError):
-    """No reply is an answer word. A run stops at it, and its result says what came back."""
+    """No reply is an answer word. It stops the run, and the result says what came back."""
 
 
 class QuestionFormat(ABC):
@@ -72,7 +71,7 @@ class QuestionFormat(ABC):
 
     @property
     def about_answers(self) -> str:
-        """What to know about the answers besides the method that asks for them; may be empty."""
+        """What a report should add about the answers; may be empty."""
         return ""
 
     @abstractmethod
@@ -84,35 +83,29 @@ class QuestionFormat(ABC):
         number: int = 0,
         biases: FloatArray | None = None,
     ) -> Request:
-        """The request of one query; ``number`` is its number in the run.
-
-        ``biases`` has what is added to each answer, if there are more than two (`Round`).
-        """
+        """The request of query ``number``; ``biases`` are added to the answers if there are more than two."""
 
     @abstractmethod
     def parse(self, reply: Reply) -> ParsedAnswer:
-        """The answer that a reply gives."""
+        """The answer in a reply."""
 
     @abstractmethod
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:
-        """The error to raise if all of ``count`` answers are invalid.
-
-        ``text`` is the last of them, and ``reason`` why it is no answer, if that is known.
+        """The error if all of ``count`` answers are invalid, with the ``text`` and ``reason`` of the last
+        one.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TokenQuestion(QuestionFormat):
-    """A question answered by one token: which tokens are biased, and which answer each stands for.
+    """A question answered by one token.
 
-    ``biased=False`` sends no ``logit_bias`` (METHOD 6), and ``tempered=False`` no temperature, so that
-    answers are drawn at the endpoint's own setting (METHOD 9). With a ``seed``, every sampled query carries
-    its own seed derived from it, so that an endpoint that honours seeds repeats its answers. A ``constraint``
-    allows no other answers; some constraints need more than one token.
+    ``biased=False`` sends no ``logit_bias`` (METHOD 6), and ``tempered=False`` no temperature, which draws
+    answers at the endpoint's own setting (METHOD 9). With a ``seed``, every sampled query carries a seed
+    derived from it. Some constraints need more than one token.
 
-    With ``own_noise``, the seed of Gumbel numbers, a query at a temperature is sent at T = 0 with one such
-    number per token, times the temperature, in its bias: the likeliest token is then the one that would have
-    been drawn, with the chance that its temperature gives it (METHOD 8).
+    ``own_noise`` seeds Gumbel noise that replaces sampling: queries are sent at T = 0 with noise times the
+    temperature added to each token's bias, so the likeliest token has the distribution of a draw (METHOD 8).
     """
 
     targets: Targets
@@ -154,14 +147,11 @@ class TokenQuestion(QuestionFormat):
         number: int = 0,
         biases: FloatArray | None = None,
     ) -> Request:
-        """The request of one query (METHOD 2, and METHOD 8 for more than two answers).
-
-        An answer that the item does not have, whose bias is minus infinity, is not raised.
-        """
+        """The request of one query (METHOD 2, 8); a bias of minus infinity marks an answer the item lacks."""
         bias = self._bias(shift, biases) if self.biased else {}
         if self.own_noise is not None and temperature > 0:
             noise = temperature * np.random.default_rng([self.own_noise, number]).gumbel(size=len(bias))
-            noise -= noise.max()  # what all tokens share changes nothing, and no bias gets beyond its limit
+            noise -= noise.max()  # a common shift changes nothing; this one keeps biases within their limit
             bias = {
                 token: value + float(more) for (token, value), more in zip(bias.items(), noise, strict=True)
             }
@@ -188,7 +178,7 @@ class TokenQuestion(QuestionFormat):
         }
 
     def parse(self, reply: Reply) -> ParsedAnswer:
-        """The answer that a reply's text is; case and surrounding white space do not matter."""
+        """The answer that the text is, ignoring case and surrounding white space."""
         return ParsedAnswer(self._meaning.get(spoken(reply.text), INVALID), printable(reply.text))
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - has none
@@ -199,10 +189,7 @@ class TokenQuestion(QuestionFormat):
 
 
 class UnbiasedQuestion(QuestionFormat):
-    """A question that sends no bias, whose answer is read by its ``words``.
-
-    ``tempered`` says whether a temperature is sent: some endpoints take none.
-    """
+    """A question that sends no bias, and no temperature unless ``tempered``; ``words`` are its answers."""
 
     __slots__ = ()
     words: tuple[str, ...]
@@ -222,17 +209,13 @@ class UnbiasedQuestion(QuestionFormat):
     def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request: ...
 
     def _number(self, place: int) -> int:
-        """The number of the answer that a word is: of two words, the positive one comes first."""
+        """Of two words, the positive one comes first."""
         return (POSITIVE, NEGATIVE)[place] if len(self.words) == 2 else place
 
 
 @dataclass(frozen=True, slots=True)
 class FreeTextQuestion(UnbiasedQuestion):
-    """A question answered in free text that ends in one of the answer words, possibly after reasoning.
-
-    Answers of the ``form`` json are asked for by an instruction, and read from the field ``answer``.
-    ``fields`` are further fields of the request, and ``seed`` and ``constraint`` are as in `TokenQuestion`.
-    """
+    """A question answered in free text that ends in an answer word, or in JSON with the field ``answer``."""
 
     words: tuple[str, ...]
     form: AnswerFormat = "sentence"
@@ -286,10 +269,7 @@ class FreeTextQuestion(UnbiasedQuestion):
 
 @dataclass(frozen=True, slots=True)
 class LogprobQuestion(UnbiasedQuestion):
-    """A question whose answer is read from the logprobs of its first token; no token ids are needed.
-
-    ``top`` is the number of logprobs to ask for.
-    """
+    """A question read from the ``top`` logprobs of the answer's first token; needs no token ids."""
 
     words: tuple[str, ...]
     semantics: Semantics = "sum"
@@ -301,7 +281,7 @@ class LogprobQuestion(UnbiasedQuestion):
         return Request(messages, temperature=temperature, top_logprobs=self.top)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
-        """The likeliest answer, and the bounds of the log-odds; invalid if no answer is in the list."""
+        """The likeliest answer and the bounds of its log-odds; invalid if no answer is in the list."""
         fault = fault_in(reply.logprobs)
         if fault is not None or reply.logprobs is None:
             return ParsedAnswer(INVALID, printable(f"({fault})"), reason=fault or "")
@@ -331,11 +311,7 @@ class LogprobQuestion(UnbiasedQuestion):
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceQuestion(UnbiasedQuestion):
-    """A question answered in free text: an answer word, and a confidence in it (METHOD 3, verbalized).
-
-    An answer that does not state both is invalid, and so is a confidence outside 50% to 100% if there are two
-    answers. ``instruction`` is by default the usual one.
-    """
+    """A question answered by an answer word and a confidence in it (METHOD 3); both are required."""
 
     words: tuple[str, ...]
     instruction: str | None = None
@@ -347,10 +323,7 @@ class ConfidenceQuestion(UnbiasedQuestion):
         return Request(asked, temperature=temperature, max_tokens=self.max_tokens)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
-        """The stated answer; invalid if no confidence is stated.
-
-        The text is kept with its line breaks; confidences are read from it at the end of the run.
-        """
+        """Confidences are read from the text, kept with its line breaks, at the end of the run."""
         stated = self._read(reply.text)
         answer = INVALID
         if stated.p is not None:
@@ -370,10 +343,7 @@ class ConfidenceQuestion(UnbiasedQuestion):
         )
 
     def stated(self, texts: Iterable[str | None]) -> VerbalAnswers:
-        """Read the stated probabilities from answers; ``None`` is no answer, and needs no reason here.
-
-        They are those of the positive answer or, if there are more than two, those of the given one.
-        """
+        """Read the stated probabilities: of the positive answer or, with more than two, of the given one."""
         read = [Verbalized(None) if text is None else self._read(text) for text in texts]
         p = np.array([np.nan if answer.p is None else answer.p for answer in read])
         reasons = Counter(answer.reason for answer in read if answer.reason)
@@ -394,12 +364,10 @@ class VerbalAnswers:
 
 
 def _seed(seed: int | None, temperature: float, number: int) -> int | None:
-    """The seed of a sampled query, derived from that of the run."""
     return int(query_seeds(seed, number, 1)[0]) if seed is not None and temperature > 0 else None
 
 
 def _no_room(count: int, reason: str, max_tokens: int) -> UnfitError:
-    """The error for a model that reasons or talks for longer than its answers may be."""
     return UnfitError(
         f"none of {count} answers has come to an end: the last one is {reason}, within {max_tokens} tokens",
         remedy="a model that reasons or explains needs {max_tokens} or more, or a lower {reasoning_effort}; "

@@ -1,11 +1,8 @@
-"""What a refusal means: which endpoint error it is, and which fields of the request it is about.
+"""What a refusal means: which endpoint error it is, and which request fields it is about.
 
-An error is retryable (it may succeed later), fatal (the same for every item, so a run stops) or about one
-reply.
-
-Services differ in the fields that they take and in how they say so. A field that changes nothing (a seed, a
-sampler that is off) is left out once it is refused. One that matters decides the method, so its refusal is an
-`UnsupportedError`. Only fields that were sent count as refused, whatever else an error body mentions.
+An error is retryable, fatal (the same for every item, so the run stops) or about one reply. A refused field
+that changes nothing (a seed, a sampler that is off) is left out from then on; refusal of one that decides the
+method raises `UnsupportedError`. Only fields that were sent count as refused.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from blindcal.json_form import JsonError, read_json
 from blindcal.text import printable
 
 ITEM_STATUSES = (400, 422)
-"""Once an endpoint has answered, these are about the item, whatever the words that come with them."""
+"""Once an endpoint has answered, these statuses are about the item, whatever the message says."""
 _MOST_NAMES = 5
 
 # Errors of one item, not of the endpoint: a prompt that is too long, or that a filter refuses.
@@ -53,7 +50,7 @@ _CURES = {
 def from_status(
     status: int, headers: Mapping[str, str], message: str, *, model: str, api_key_env: str
 ) -> EndpointError:
-    """The endpoint error for an HTTP status; ``message`` is the server's message, safe to show."""
+    """The endpoint error for an HTTP status and the server's ``message``, which must be safe to show."""
     says = f": {message}" if message else ""
     if status == 429 and re.search(r"insufficient_quota|billing", message):
         return FatalError(f"the account has no quota left (429){says}")
@@ -72,17 +69,16 @@ def from_status(
 
 
 def blames_model(message: str) -> bool:
-    """Whether a server's message says that there is no model of this name."""
     return _MODEL_FAULT.search(message) is not None
 
 
 def blames_key(message: str) -> bool:
-    """Whether a server's message is about the key, whatever its status: LiteLLM looks up unknown ones."""
+    """Whether a message is about the key, whatever its status: LiteLLM looks up unknown keys."""
     return "no_db_connection" in message
 
 
 def not_there(message: str, url: str, model: str, api: str, listed: Sequence[str]) -> FatalError:
-    """The error of an endpoint that lists models, but has nothing for a request."""
+    """The error for a 404 from an endpoint that lists its models."""
     if model in listed:
         says = f": {message}" if message else ""
         return FatalError(
@@ -100,7 +96,7 @@ def not_there(message: str, url: str, model: str, api: str, listed: Sequence[str
 
 
 def nearest(model: str, listed: Sequence[str]) -> str:
-    """The listed names, or those most like the model's if there are many."""
+    """The listed names, or the closest matches if there are many."""
     shown = listed
     if len(listed) > _MOST_NAMES:
         shown = difflib.get_close_matches(model, listed, _MOST_NAMES, 0.0)
@@ -109,7 +105,7 @@ def nearest(model: str, listed: Sequence[str]) -> str:
 
 
 def is_about_fields(status: int, raw: bytes, error: EndpointError) -> bool:
-    """Whether a refusal may be about the fields of a request, not about the item, the model or the key."""
+    """Whether a refusal may be about request fields, not the item, the model or the key."""
     if isinstance(error, RetryableError):
         return status == 500 and _GATEWAY_REFUSAL.search(raw) is not None
     message = message_in(raw)
@@ -118,7 +114,6 @@ def is_about_fields(status: int, raw: bytes, error: EndpointError) -> bool:
 
 
 def unsupported(parameter: str, status: int, raw: bytes) -> UnsupportedError:
-    """The error for a field that matters and is refused."""
     says = f": {message}" if (message := message_in(raw)) else ""
     return UnsupportedError(
         f"the endpoint does not accept {parameter!r} as sent ({status}){says}",
@@ -143,7 +138,7 @@ def message_in(raw: bytes) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The wait that a server asks for, in seconds, from ``Retry-After`` or OpenAI's ``retry-after-ms``."""
+    """The wait in seconds from ``Retry-After`` or OpenAI's ``retry-after-ms``."""
     given = {name.lower(): value.strip() for name, value in headers.items()}
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
@@ -194,11 +189,11 @@ _LEAST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What is known of the fields that an endpoint accepts.
+    """What is known about the fields that an endpoint accepts.
 
-    ``limit_name`` is the name of the limit on tokens, which is at least ``least_tokens``. Fields that are
-    ``left_out`` are not sent, unless they have a value that matters, such as a temperature other than 1.
-    With ``texts``, logprobs are asked for by the texts of tokens, where a server would name them by id.
+    ``limit_name`` is the field that limits tokens, ``least_tokens`` its least value. ``left_out`` fields are
+    sent only with a value that matters, such as a temperature other than 1. ``texts`` asks vLLM to name the
+    tokens of logprobs by text, not id.
     """
 
     limit_name: str = "max_tokens"
@@ -208,23 +203,17 @@ class Accepted:
 
     @property
     def limit(self) -> tuple[str, int]:
-        """The name of the limit on tokens and its least value."""
         return self.limit_name, self.least_tokens
 
     def without(self, names: Collection[str]) -> Accepted:
-        """The same, with more fields left out."""
         return replace(self, left_out=tuple(sorted({*self.left_out, *names})))
 
     def offs(self, temperature: float | None) -> dict[str, float]:
-        """The sampler fields that switch off what would distort an answer at this temperature.
-
-        At the endpoint's own setting (``None``) there are none: that setting is what is measured.
-        """
+        """Fields that switch off distorting samplers; none for ``None``, whose own samplers are measured."""
         offs = {} if temperature is None else SAMPLERS if temperature > 0 else PENALTIES
         return {name: value for name, value in offs.items() if name not in self.left_out}
 
     def sends(self, name: str, value: object) -> bool:
-        """Whether a field with this value is sent."""
         return name not in self.left_out or not changes_nothing(name, value)
 
     def after(self, raw: bytes, sent: Mapping[str, Any]) -> Accepted:
@@ -239,16 +228,12 @@ class Accepted:
 
 
 def changes_nothing(name: str, value: object) -> bool:
-    """Whether a field can be left out: it only makes answers repeatable, or asks for what is the default."""
+    """Whether a field only makes answers repeatable, or sets what is the default."""
     return name == "seed" or (name == "temperature" and value == 1) or SAMPLERS.get(name) == value
 
 
 def refused(raw: bytes, sent: Collection[str]) -> tuple[str, ...]:
-    """The fields among those ``sent`` that an error body refuses by name, in the order of the body.
-
-    Structured parts (``param``, ``loc``) count before the words of the message, of which the first sentence
-    that refuses anything counts.
-    """
+    """The fields among ``sent`` that an error body refuses by name, structured parts before its message."""
     known = [name for name in sent if name not in _ESSENTIAL]
     named = [name for name in map(_top_level, _structured(_decoded(raw))) if name in known]
     if named:
@@ -262,7 +247,7 @@ def refused(raw: bytes, sent: Collection[str]) -> tuple[str, ...]:
 
 
 def _mentioned(sentence: str, known: Collection[str]) -> tuple[str, ...]:
-    """The known names in a sentence, in order; a single letter must be quoted, or say what it must be."""
+    """A name of one letter must be quoted, or followed by "must be" or "="."""
     places = {}
     for name in known:
         word = rf"\b{name}\b" if len(name) > 1 else rf"['\"`]{name}['\"`]|\b{name} must be|\b{name}="
@@ -272,7 +257,6 @@ def _mentioned(sentence: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def _top_level(name: str) -> str:
-    """A field's name as it is sent: ``response_format.type`` is in ``response_format``."""
     return "reasoning_effort" if name == "reasoning.effort" else name.split(".")[0].split("[")[0]
 
 
@@ -284,7 +268,6 @@ def _decoded(raw: bytes) -> Any:
 
 
 def _structured(body: Any) -> Iterator[str]:
-    """The names that the structured parts of an error body give."""
     for part in _parts(body):
         if isinstance(part, str):
             yield from re.findall(r"\(parameter=(\w+)", part)
@@ -302,7 +285,7 @@ def _texts(raw: bytes) -> list[str]:
 
 
 def _parts(body: Any, depth: int = 0) -> Iterator[dict[str, Any] | str]:
-    """The objects and texts in which an error body says what is wrong; gateways wrap those of others."""
+    """Objects and texts that may say what is wrong; gateways wrap the errors of others."""
     if depth > _DEEPEST:
         return
     if isinstance(body, dict):

@@ -1,6 +1,6 @@
-"""A strict schema of what OpenAI-compatible servers answer, and its conversion to a ``Reply``.
+"""A strict schema of the replies of OpenAI-compatible servers, and its conversion to a `Reply`.
 
-Decoded JSON has no cycles, so the garbage collector can skip it (``gc=False``): thousands exist at once.
+Decoded JSON has no cycles, so the garbage collector can skip it (``gc=False``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from blindcal.json_form import JsonError, read_json
 from blindcal.records import Reply
 
 REFUSED = "refusal"
-"""Finish reason of a reply that the endpoint itself marks as a refusal."""
+"""Finish reason of a reply that the endpoint marks as a refusal."""
 MOST_TOKENS = 10**8
-"""Larger counts are no counts: no model reads so long a prompt."""
+"""Larger token counts are taken for errors."""
 _NO_COMPLETION = "the reply is not a completion of the OpenAI form"
 
 
@@ -32,10 +32,7 @@ class ChatPosition(msgspec.Struct, gc=False):
 
 
 class Logprobs(msgspec.Struct, gc=False):
-    """Logprobs in both dialects, whatever the kind of completion: a list of positions, or dictionaries.
-
-    OpenAI shows positions in chats and dictionaries in plain completions; other servers show either in both.
-    """
+    """Logprobs in both dialects: a list of positions (OpenAI's chats) or dictionaries (its completions)."""
 
     content: list[ChatPosition] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -50,7 +47,7 @@ class ChatMessage(msgspec.Struct, gc=False):
 
 
 class CompletionChoice(msgspec.Struct, gc=False):
-    """An answer: a ``message`` of a chat, or the ``text`` of a plain completion."""
+    """The ``message`` of a chat or the ``text`` of a plain completion."""
 
     message: ChatMessage | None = None
     text: str | None = None
@@ -59,10 +56,7 @@ class CompletionChoice(msgspec.Struct, gc=False):
 
 
 class Envelope(msgspec.Struct, gc=False):
-    """What surrounds the choices; some gateways send an ``error`` in place of them.
-
-    ``usage`` may be anything: an answer is not lost over its bill.
-    """
+    """Some gateways send an ``error`` instead of choices. Any ``usage`` is accepted, to lose no answer."""
 
     model: str | None = None
     system_fingerprint: Any = None
@@ -79,10 +73,9 @@ _ENVELOPE = msgspec.json.Decoder(Envelope)
 
 
 def read(status: int, raw: bytes, *, free_text: bool = False) -> Reply | int:
-    """The reply in a response, or the HTTP status of the error in it.
+    """The reply in a response, or the HTTP status of the error in it; errors carry the tokens billed.
 
-    A reply that cannot be used was served all the same: its error says what is billed. Reasoning without an
-    answer is such a reply if one word was asked for; in ``free_text``, it is an answer that is empty.
+    Reasoning without an answer is an error if one word was asked for, and an empty answer in ``free_text``.
     """
     if status != 200:
         return status
@@ -98,7 +91,6 @@ def read(status: int, raw: bytes, *, free_text: bool = False) -> Reply | int:
 
 
 def _status_of(error: Any) -> int:
-    """The HTTP status of an error inside a 200 reply; 502 (bad gateway) if it names none."""
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 300 <= code < 600 else 502
 
@@ -141,7 +133,6 @@ def _as_reply(parsed: Completion, free_text: bool) -> Reply:
 
 
 def _usable(parsed: Completion, free_text: bool) -> list[Reply]:
-    """The answers in a completion that can be used; raises the first error if none can."""
     usable, errors = [], []
     for choice in parsed.choices:
         try:
@@ -168,10 +159,7 @@ def _choice(choice: CompletionChoice, usage: Any, free_text: bool) -> Reply:
 
 
 def _tokens(usage: Any) -> tuple[int, int, int]:
-    """The tokens of the prompt, the completion and the cache; zeros if they are missing or impossible.
-
-    Some services count hidden reasoning only in the total. It is billed as a part of the completion.
-    """
+    """Some services count hidden reasoning only in the total; it is billed as completion."""
     prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     if prompt is None or completion is None:
         return 0, 0, 0
@@ -181,7 +169,6 @@ def _tokens(usage: Any) -> tuple[int, int, int]:
 
 
 def _count(usage: Any, *path: str) -> int | None:
-    """A number of tokens, or ``None`` if there is none or it cannot be one."""
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     if type(usage) is float and usage.is_integer():  # as some servers write whole numbers
@@ -190,7 +177,6 @@ def _count(usage: Any, *path: str) -> int | None:
 
 
 def _check_no_reasoning(choice: CompletionChoice, message: ChatMessage, usage: Any) -> None:
-    """Raise an error if a choice without content shows that the model spent its tokens on reasoning."""
     counted = _count(usage, "completion_tokens_details", "reasoning_tokens")
     reasoned = message.reasoning_content or message.reasoning or counted
     if reasoned or (message.content is None and choice.finish_reason == "length"):
@@ -202,7 +188,6 @@ def _check_no_reasoning(choice: CompletionChoice, message: ChatMessage, usage: A
 
 
 def _first_logprobs(logprobs: Logprobs | None) -> tuple[dict[str, float] | None, float | None]:
-    """The logprobs of the likeliest tokens at the first position, and that of the answer itself."""
     if logprobs is None:
         return None, None
     if logprobs.top_logprobs:
@@ -210,6 +195,6 @@ def _first_logprobs(logprobs: Logprobs | None) -> tuple[dict[str, float] | None,
     if not logprobs.content:
         return None, None
     first, best = logprobs.content[0], dict[str, float]()
-    for entry in first.top_logprobs:  # distinct tokens may have the same text: keep the likelier
+    for entry in first.top_logprobs:  # tokens with the same text: keep the likelier
         best[entry.token] = max(entry.logprob, best.get(entry.token, -float("inf")))
     return best or None, first.logprob

@@ -1,8 +1,7 @@
-"""API keys: removed from what a server says, and recognised where they do not belong.
+"""API keys: refused in settings, and redacted from what a server sends.
 
-A key is read from an environment variable, sent as a header, and must be nowhere else: what a client is told
-to send is kept in run files, results and reports, and what a server says is quoted in errors and kept as
-answers. So a key in an address is refused, and a key in a response is replaced before anything reads it.
+A key is read from an environment variable and sent as a header. Settings are stored in run files and reports,
+and replies are quoted and stored, so a key must be in neither.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from blindcal.errors import InputError
 from blindcal.text import printable
 
 SHORTEST = 8
-"""Shorter keys are placeholders for servers that need none, such as ``none``: they are not looked for."""
-_LIKELY = 16  # characters; shorter texts are not taken for a key by their letters and digits alone
+"""Shorter keys are placeholders such as ``none`` and are not redacted."""
+_LIKELY = 16  # characters; shorter texts do not look random enough to be a key
 
 # Fields and query parameters that hold a secret, in lower case and without punctuation. Not among them are
 # names such as prompt_cache_key and eos_token.
@@ -40,26 +39,25 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Redactor:
-    """Replaces a key by ``[key]``: as it is, or with any of its characters escaped as in JSON or in a URL."""
+    """Replaces a key by ``[key]``, whether plain or escaped as in JSON or a URL."""
 
     def __init__(self, key: str) -> None:
         self._key = key.encode()
         self._pattern = re.compile("".join(map(_forms, key)).encode()) if len(key) >= SHORTEST else None
 
     def __call__(self, raw: bytes) -> bytes:
-        """``raw`` without the key."""
         if self._pattern is None or not (self._key in raw or b"\\" in raw or b"%" in raw):
             return raw
         return self._pattern.sub(b"[key]", raw)
 
 
 def without_keys(text: str) -> str:
-    """``text`` with everything that looks like a key replaced, for errors that quote what a user typed."""
+    """Redact everything that looks like a key, for errors that quote user input."""
     return _SECRET_VALUE.sub("[key]", text)
 
 
 def check_variable(name: str) -> None:
-    """Raise `InputError` if ``name`` cannot be that of an environment variable, or looks like a key."""
+    """Raise `InputError` if ``name`` is no valid environment variable or looks like a key."""
     if not _VARIABLE.fullmatch(name) or _SECRET_VALUE.match(name) or _random(name):
         raise InputError(
             "{api_key_env} takes the name of an environment variable, and was given something else (which is "
@@ -70,7 +68,7 @@ def check_variable(name: str) -> None:
 
 
 def check_url(url: str) -> None:
-    """Raise `InputError` if a URL holds a password or a key; the message does not show it."""
+    """Raise `InputError`, without quoting the URL, if it holds a password or a key."""
     _, _, query = url.partition("?")
     if _USER.match(url):
         raise _misplaced("the base URL holds a user or a password", "base_url")
@@ -82,7 +80,7 @@ def check_url(url: str) -> None:
 
 
 def check_body(body: Mapping[str, Any]) -> None:
-    """Raise `InputError` if a field of a request holds a secret; the message names only the field."""
+    """Raise `InputError`, naming only the field, if a request field holds a secret."""
     for path, name, text in _texts(body):
         if _SECRET_VALUE.search(text) or (_SECRET_NAME.search(_plain(name)) and len(text) >= SHORTEST):
             where = f"the field {printable(path)!r} of {{extra_body}}" if path else "{extra_body}"
@@ -90,7 +88,7 @@ def check_body(body: Mapping[str, Any]) -> None:
 
 
 def check_absent(key: str, **settings: object) -> None:
-    """Raise `InputError` if the API key itself occurs in a setting, as it would be kept with the run."""
+    """Raise `InputError` if a setting, which is stored with the run, contains the API key."""
     if not (len(key) >= _LIKELY and any(map(str.isdigit, key))):
         return  # a placeholder, which may be an ordinary word
     redact = Redactor(key)
@@ -110,7 +108,7 @@ def _misplaced(what: str, option: str) -> InputError:
 
 
 def _forms(char: str) -> str:
-    """A pattern for a character: as it is, as ``\\u002f``, as ``%2f``, or after a backslash as in JSON."""
+    r"""Match a character as it is, as ``\u002f``, as ``%2f``, or after a backslash."""
     plain = rf"\\?{re.escape(char)}" if char in '/"\\' else re.escape(char)
     return rf"(?:{plain}|(?i:\\u00{ord(char):02x}|%{ord(char):02x}))"
 
@@ -126,7 +124,7 @@ def _random(name: str) -> bool:
 
 
 def _texts(value: Any, path: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Every text and name in a nested value, with the path and the name of the field that holds it."""
+    """Yield the path, the field and the text of every string and key in a nested value."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield path, "", str(key)

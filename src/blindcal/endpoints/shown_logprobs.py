@@ -1,8 +1,7 @@
-"""The probabilities that an endpoint shows: the logprobs of the likeliest first tokens of an answer.
+"""Answer probabilities from the logprobs of the likeliest first tokens.
 
-The list is short, so it may lack spellings of an answer. What it lacks is bounded in two ways: all tokens
-that are not shown share what the shown ones leave of 1, and none of them is likelier than the least likely
-one that is shown.
+The list is short, so it may lack spellings of an answer. Two bounds limit what it lacks: hidden tokens share
+what the shown ones leave of 1, and none is likelier than the least likely shown one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from blindcal.text import spellings, spoken
 TOP_LOGPROBS = 20
 """Logprobs to ask for: the most that OpenAI allows, and vLLM by default."""
 FARTHEST = 50.0
-"""Log-odds that stand for infinite ones, far beyond all that a probability shown with rounding can tell."""
+"""Stands for infinite log-odds, far beyond what rounded probabilities can show."""
 
 _UNSHOWN = -9999.0  # written by OpenAI and vLLM for tokens that are too unlikely to be shown
 _ROUNDING = 1e-6  # a sum of rounded probabilities is not known better
@@ -31,7 +30,6 @@ BY_ID = "return_tokens_as_token_ids"
 
 
 def named_by_id(logprobs: Mapping[str, float] | None) -> bool:
-    """Whether a list of logprobs names its tokens by id, and not by text."""
     return bool(logprobs) and all(map(_TOKEN_ID.fullmatch, logprobs or ()))
 
 
@@ -54,8 +52,8 @@ def fault_in(logprobs: Mapping[str, float] | None) -> str | None:
 class ShownAnswers:
     """The probabilities of the answers in a list of logprobs, in the order of their words.
 
-    ``shown`` are in the list; each may be larger by up to its part of ``more``, and all together by up to
-    ``unseen``. ``mass`` is the shown probability of all spellings.
+    Each value of ``shown`` may be larger by its part of ``more``, and their sum by ``unseen``; ``mass`` is
+    the shown probability of all spellings.
     """
 
     shown: tuple[float, ...]
@@ -65,16 +63,15 @@ class ShownAnswers:
 
     @property
     def likeliest(self) -> int:
-        """The place of the likeliest answer word."""
         return self.shown.index(max(self.shown))
 
     def low(self, place: int = 0) -> float:
-        """The lowest possible log-odds of an answer against all the others."""
+        """Lower bound of the log-odds of an answer against all others."""
         more = min(self.unseen, _others(self.more, place))
         return _log_odds(self.shown[place], _others(self.shown, place) + more)
 
     def high(self, place: int = 0) -> float:
-        """The highest possible log-odds of an answer against all the others."""
+        """Upper bound of the log-odds of an answer against all others."""
         return _log_odds(self.shown[place] + self.more[place], _others(self.shown, place))
 
 
@@ -83,9 +80,8 @@ def shown_answers(
 ) -> ShownAnswers:
     """Find the answer words in a list of logprobs.
 
-    Under ``sum`` semantics every token that is a word but for case and white space counts for it, under
-    ``max`` the likeliest of these, and under ``pair`` only the token that is exactly the word (METHOD 1). The
-    case of letters that are answers among more than two counts: " a" is a word of its own.
+    ``sum`` semantics add up all tokens that are the word but for case and white space, ``max`` takes the
+    likeliest, and ``pair`` the exact token (METHOD 1). Of more than two answers, letters keep their case.
     """
     chances = {text: math.exp(value) for text, value in logprobs.items() if value > _UNSHOWN}
     unseen = max(1 - sum(chances.values()), _ROUNDING)

@@ -1,9 +1,8 @@
-"""From answer words to the tokens that stand for them.
+"""Maps answer words to tokens.
 
-``logit_bias`` names tokens by number, so a word is usable only if some spelling of it (case, leading
-space) is a single token of the model's vocabulary, unless the user gives the ids. Which spelling the model
-prefers is not guessed: a few pilot queries find out. They also show whether ids that did not come from the
-endpoint are those of this model.
+``logit_bias`` takes token ids, so some spelling of a word (case, leading space) must be a single token,
+unless the user gives ids. Pilot queries show which spelling the model prefers, and whether ids that did not
+come from the endpoint are those of its model.
 """
 
 from __future__ import annotations
@@ -23,19 +22,15 @@ LETTERS = (
     "let the model answer with letters: give each item its options as a list in the field choices, or list "
     "them in the prompt and use {answers}"
 )
-"""What helps if the words of answers cannot be distinguished by one token."""
+"""The remedy if one token cannot distinguish the answer words."""
 LETTER_OPTIONS = {"answers": "A,B,C,D"}
-LEAST_PILOTS = 8  # pilot queries; each answer gets one at least
+LEAST_PILOTS = 8  # pilot queries, at least one per answer
 PILOT_BIAS = 50.0  # METHOD 2's C: far above any other token, inside the usual range of +-100
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The answer tokens, how often pilot queries were answered with each spelling, and their number.
-
-    If the ids of the tokens are not known, ``no_ids`` says why. ``doubt`` is set if the pilots leave open
-    whether they are those of this model.
-    """
+    """The answer tokens and pilots' votes per spelling; ``no_ids`` and ``doubt`` explain bad token ids."""
 
     targets: Targets
     votes: Mapping[str, int] = field(default_factory=dict)
@@ -45,7 +40,7 @@ class Choice:
 
 
 def targets_of(answers: Sequence[Sequence[Token]], semantics: Semantics = "pair") -> Targets:
-    """The tokens of each answer; of two answers, those of the positive one come first."""
+    """The targets with these tokens per answer; of two answers, the positive one comes first."""
     sides = tuple(map(tuple, answers))
     return Targets(*sides, semantics) if len(sides) == 2 else Targets((), (), semantics, sides)
 
@@ -53,10 +48,7 @@ def targets_of(answers: Sequence[Sequence[Token]], semantics: Semantics = "pair"
 async def candidates(
     word: str, encode: Encoder, ids: Iterable[int] = (), *, choice: bool = False
 ) -> tuple[Token, ...]:
-    """The single-token spellings of a word, the given one first, or the `ids` that the user gave.
-
-    ``choice`` says that it is one of more than two answers, which are often letters: these keep their case.
-    """
+    """The single-token spellings of a word, or the user's ``ids``; with ``choice``, letters keep case."""
     if known := tuple(Token(number, word) for number in dict.fromkeys(ids)):
         if any(token.id < 0 for token in known):
             raise InputError(
@@ -87,7 +79,7 @@ async def candidates(
 async def candidates_of(
     words: Sequence[str], encode: Encoder, ids: Sequence[Sequence[int]] = ()
 ) -> list[tuple[Token, ...]]:
-    """The candidates for each answer word; of two words, ``ids`` may name those of either."""
+    """The candidates for each answer word; ``ids`` may name those of two words."""
     several = len(words) > 2
     given = [() for _ in words] if several or not ids else ids
     return [
@@ -105,16 +97,9 @@ async def choose(
 ) -> Choice:
     """The targets: all spellings, or with ``pair`` semantics the one per answer that the model prefers.
 
-    Each pilot query puts the same bias on all spellings of one answer, so that the model says the likeliest
-    of them, and the pilot items take turns. More than two answers are spelled alike (with a space before them
-    or not, in the same case) if they can be. If no answer is recognised, the first spelling is used.
-
-    Raises
-    ------
-    InputError
-        If two answers share a word or a token.
-    UnfitError
-        If the ids are ``unsure`` and the bias makes the model say other words.
+    Each pilot query biases all spellings of one answer equally, so that the model gives the likeliest. More
+    than two answers are spelled alike (leading space, case) if possible. If no reply is an answer, the first
+    spelling is used. Raises `UnfitError` if ``unsure`` ids make the model say other words.
     """
     check_clashes(answers)
     asked = [
@@ -141,7 +126,7 @@ async def choose(
 
 
 def one_spelling(answers: Sequence[Sequence[Token]], votes: Mapping[str, int]) -> Targets:
-    """One token per answer, all spelled alike if they can be: in the way that has the most votes."""
+    """One token per answer, in the common spelling with the most votes if there is one."""
     styles: Counter[Style] = Counter()
     for text, count in votes.items():
         styles[_style(text)] += count
@@ -157,7 +142,6 @@ def one_spelling(answers: Sequence[Sequence[Token]], votes: Mapping[str, int]) -
 
 
 def check_clashes(answers: Sequence[Sequence[Token]]) -> None:
-    """Raise an error if two answers share a token or a word."""
     owner: dict[object, str] = {}
     for side in answers:
         word = side[0].text.strip()
@@ -175,7 +159,7 @@ def check_clashes(answers: Sequence[Sequence[Token]]) -> None:
 
 
 Style: TypeAlias = tuple[bool, str]
-"""How an answer is spelled: whether with a space before it, and in which case."""
+"""The spelling of an answer: whether a space precedes it, and its case."""
 
 
 def _style(text: str) -> Style:
@@ -185,10 +169,7 @@ def _style(text: str) -> Style:
 
 
 def _doubt(unsure: str, replies: Sequence[Sequence[str]]) -> str:
-    """What it means that no pilot was answered with the word that its bias raised.
-
-    If the biases of an item lead to different words, they act, and raise the tokens of these words.
-    """
+    """If the biases of an item lead to different words, they act, but on other tokens than ours."""
     words = ", ".join(
         repr(printable(word, 20)) for word in dict.fromkeys(word for texts in replies for word in texts)
     )
@@ -205,7 +186,6 @@ def _doubt(unsure: str, replies: Sequence[Sequence[str]]) -> str:
 
 
 async def _forced(endpoint: Endpoint, item: Item, side: Sequence[Token]) -> str:
-    """What the model says with a bias on one answer; empty after an error, which the probe explains."""
     try:
         return (await endpoint.ask(Request(item.messages, {token.id: PILOT_BIAS for token in side}))).text
     except (FatalError, ReplyError):

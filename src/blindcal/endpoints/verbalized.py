@@ -1,7 +1,6 @@
 """Verbalized confidence: the prompt that asks for it, and the probability in a text (METHOD 3).
 
-The prompt asks for the answer and a confidence from 50 to 100 per cent. p is the confidence if the answer is
-positive, and one minus the confidence if it is negative.
+p is the stated confidence, from 50% to 100%, of a positive answer, and one minus that of a negative one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CHOICE_INSTRUCTION = (
     "Answer {answers}, and say how confident you are in that answer, from 0% (certainly wrong) to 100% "
     "(certain). Write one line and nothing else: {answers}, then the percentage."
 )
-"""The same for more than two answers."""
+"""The instruction for more than two answers."""
 
 _PERCENT = re.compile(
     r"(?<![\d.,])(?<!\bnot )(\d{1,3}(?:[.,]\d+)?)\s*(?:%|per\s?cent\b|percent\b|pct\b)", re.IGNORECASE
@@ -39,7 +38,7 @@ _NAMED = re.compile(
 _OUT_OF = re.compile(r"(?<![\d.,])(\d{1,3}(?:[.,]\d+)?)\s*(?:/|out of)\s*(100|10)\b", re.IGNORECASE)
 #: A bare number in a short answer: at the end of a line, after its first word, after punctuation, or alone.
 _BARE = re.compile(r"(?:^|[^\w\s.$]|^\W*\w+)\s*(0?[.,]\d+|1[.,]0+|\d{2,3})[)\]}\"'*]*\.?\s*$", re.MULTILINE)
-_FEW = 10  # an answer of at most this many words is short: all of them are about the answer
+_FEW = 10  # words; in an answer this short, every number is about the answer
 #: Confidences of phrases in a short answer; the longest phrase that occurs counts.
 _WORDS = {
     "absolutely certain": 1.0,
@@ -61,10 +60,9 @@ _WORDS = {
 def ask_confidence(
     messages: tuple[Message, ...], words: tuple[str, ...], instruction: str | None = None
 ) -> tuple[Message, ...]:
-    """Append the instruction, by default the usual one, in place of a request for the word alone.
+    """Ask for a confidence in place of the word alone.
 
-    In it, ``{answers}`` stands for all answer words, and ``{positive}`` and ``{negative}`` for the two of
-    them if there are no more.
+    An ``instruction`` may use ``{answers}`` or, for two answers, ``{positive}`` and ``{negative}``.
     """
     wording = instruction or (INSTRUCTION if len(words) == 2 else CHOICE_INSTRUCTION)
     wording = wording.replace("{answers}", either(words))
@@ -75,10 +73,7 @@ def ask_confidence(
 
 @dataclass(frozen=True, slots=True)
 class Verbalized:
-    """The probability of the positive answer, or ``None`` and the reason.
-
-    With more than two answers, ``answer`` is the number of the one that is given, and ``p`` its probability.
-    """
+    """The probability of the positive answer, or with more than two of ``answer``; ``None`` has a reason."""
 
     p: float | None
     reason: Reason = ""
@@ -114,7 +109,7 @@ def parse_verbalized(
 
 
 def parse_stated_choice(text: str, answers: Sequence[str]) -> Verbalized:
-    """Read one of several answers and the confidence in it, from 0 to 100 per cent.
+    """Read one of several answers and the confidence in it, from 0% to 100%.
 
     Examples
     --------
@@ -135,7 +130,6 @@ def parse_stated_choice(text: str, answers: Sequence[str]) -> Verbalized:
 
 
 def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool | Reason:
-    """The side of the first answer word; an "X or Y" at the start repeats the question and is skipped."""
     places = []
     for side, words in ((True, positive), (False, negative)):
         for word in words:

@@ -1,4 +1,4 @@
-"""Where token ids come from: a tokenizer that the user names, the endpoint, or OpenAI's own encodings."""
+"""Sources of token ids: a tokenizer that the user names, the endpoint, or OpenAI's encodings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from blindcal.text import printable
 
 Encoder: TypeAlias = Callable[[str], Awaitable[Sequence[int]]]
 
-# Keyed by the start of the model's name; longer keys come first.
+# By prefix of the model's name, longer ones first.
 ENCODINGS = {
     **dict.fromkeys(("gpt-4o", "gpt-4.1", "gpt-4.5", "gpt-5"), "o200k_base"),
     **dict.fromkeys(("chatgpt-4o", "o1", "o3", "o4-mini"), "o200k_base"),
     **dict.fromkeys(("gpt-4", "gpt-3.5", "gpt-35", "davinci-002", "babbage-002"), "cl100k_base"),
 }
 WORDS = ("Yes", "No", "True", "False")
-# Token ids of usual answer words and of letters: an audit needs no 42 MB vocabulary. A test compares them
-# with those of bpe-openai. Ids are without and with a leading space; a letter's is 32 for A, 33 for B, ...
+# Built in to spare most audits a 42 MB vocabulary; a test compares them with bpe-openai's.
+# Ids are without and with a leading space; that of a bare letter is 32 for A, 33 for B, ...
 _WORD_IDS = {
     "o200k_base": "Yes 13022 11377 yes 6763 14531 YES 31958 32968 No 3160 3004 no 1750 860 NO 14695 9319 "
     "True 4710 6432 true 3309 1343 TRUE 51138 19894 False 8168 7983 false 7556 1485 FALSE 75732 19451",
@@ -57,14 +57,13 @@ IDS: dict[str, dict[str, int]] = {encoding: _table(encoding) for encoding in _WO
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The token ids of texts; ``unsure`` says where they come from, if they may be those of another model."""
+    """Encodes texts as token ids; ``unsure`` names the source of ids that may be another model's."""
 
     encode: Encoder
     unsure: str = ""
 
 
 def no_ids(message: str) -> UnfitError:
-    """The error for token ids that are not known, or not those of the model."""
     return UnfitError(
         message,
         remedy="name the tokenizer with {tokenizer} (a tokenizer.json, a Hugging Face name or an OpenAI "
@@ -74,7 +73,7 @@ def no_ids(message: str) -> UnfitError:
 
 
 def served(endpoint: HttpEndpoint, model: str) -> Encoder:
-    """The endpoint's own vocabulary, from ``/tokenize`` in the form of llama.cpp or vLLM."""
+    """The endpoint's own vocabulary, from ``/tokenize`` as llama.cpp or vLLM offer it."""
     forms: list[Callable[[str], dict[str, Any]]] = [
         lambda text: {"content": text, "add_special": False},
         lambda text: {"model": model, "prompt": text, "add_special_tokens": False},
@@ -93,7 +92,7 @@ def served(endpoint: HttpEndpoint, model: str) -> Encoder:
 
 
 def hugging_face(source: str) -> Encoder:
-    """A vocabulary from a ``tokenizer.json``, a folder with one, or a name on the Hugging Face Hub."""
+    """A vocabulary from a ``tokenizer.json``, a folder with one, or a Hugging Face name."""
     try:
         import tokenizers
     except ImportError:
@@ -116,10 +115,7 @@ def hugging_face(source: str) -> Encoder:
 
 
 def openai(encoding: str) -> Encoder:
-    """One of OpenAI's published vocabularies, without a download.
-
-    The usual answer words and capital letters are built in; other texts need the extra ``tokenizers``.
-    """
+    """One of OpenAI's encodings; usual answer words and capital letters need no download or extra."""
     opened = functools.cache(openai_vocabulary)  # large, so it is freed with this encoder
 
     async def encode(text: str) -> Sequence[int]:
@@ -130,7 +126,6 @@ def openai(encoding: str) -> Encoder:
 
 
 def openai_vocabulary(encoding: str) -> Any:
-    """One of OpenAI's published vocabularies, complete."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # from how the library opens its data
         try:
@@ -146,7 +141,7 @@ def openai_vocabulary(encoding: str) -> Any:
 
 
 def openai_encoding(name: str) -> str | None:
-    """The encoding of the OpenAI model of this name, also if fine-tuned or with a gateway's prefix."""
+    """The encoding of an OpenAI model, also if fine-tuned or with a gateway's prefix, or ``None``."""
     name = name.removeprefix("ft:").removeprefix("openai/")
     if name in IDS:
         return name
@@ -154,7 +149,7 @@ def openai_encoding(name: str) -> str | None:
 
 
 def named(source: str) -> Encoder:
-    """The vocabulary of a model or an encoding of OpenAI's, of a tokenizer file or of a Hugging Face name."""
+    """The vocabulary of an OpenAI model or encoding, a tokenizer file or a Hugging Face name."""
     encoding = openai_encoding(source)
     return hugging_face(source) if encoding is None else openai(encoding)
 
@@ -162,17 +157,10 @@ def named(source: str) -> Encoder:
 async def find(
     endpoint: HttpEndpoint, asked: Endpoint, pilot: Item, tokenizer: str | None = None
 ) -> Vocabulary:
-    """The vocabulary that ``tokenizer`` names, or the endpoint's own, or OpenAI's for a name of its models.
+    """The vocabulary that ``tokenizer`` names, else OpenAI's or the endpoint's own.
 
-    Where ``/tokenize`` is not offered, the reason may be the address. So ``asked``, which sends to the same
-    endpoint, is asked the pilot item before anything is said about tokens.
-
-    Raises
-    ------
-    UnfitError
-        If there is none.
-    FatalError
-        If the key, the model or the address is wrong.
+    A missing ``/tokenize`` may mean a wrong address, so ``asked``, a client of the same endpoint, first sends
+    the pilot item. Raises `UnfitError` if there is no vocabulary, `FatalError` if the address is wrong.
     """
     if tokenizer is not None:
         return Vocabulary(named(tokenizer), f"the tokenizer {printable(tokenizer, 80)!r}")
@@ -193,7 +181,6 @@ async def find(
 
 
 async def _check_address(endpoint: Endpoint, item: Item) -> None:
-    """Raise the error of an endpoint that cannot be asked even the plainest query."""
     try:
         await endpoint.ask(Request(item.messages, temperature=None))
     except ReplyError:

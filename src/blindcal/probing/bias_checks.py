@@ -1,10 +1,9 @@
 """Does ``logit_bias`` do what METHOD 2 says? Services clamp, round, scale or ignore it.
 
-The checks force the answers of several items both ways, which cannot succeed by luck if the bias is ignored;
-find the flips of two items; repeat queries around them, one at a time and concurrently, to measure jitter,
-and far from them to catch stray answers; look for the flips with larger and smaller common biases C, where
-clamping, rounding and penalties show as disagreement; and draw answers off the flips, where temperature, its
-truncation and the scale of the bias show.
+Forcing several items both ways shows whether it acts. Queries repeated around the flips of two items, alone
+and concurrently, measure jitter; queries far from them catch stray answers. With larger and smaller common
+biases C, flips move if the bias is clamped, rounded or penalised. Draws off the flips show how temperature,
+its truncation and the scale of the bias act.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ OFF = ((0.7, 1.0), (1.5, 1.0), (3.1, 1.0), (1.5, 2.0), (4.0, 2.0), (1.5, 0.0), (
 """Distances from a flip and temperatures at which answers show how temperature and bias act."""
 RAREST_STRAY = 0.0002
 MOST_DRAWS = 280  # off the flip
-IRRESISTIBLE = 20.0  # a shift that overrides any model; with less, confident answers may not change
+IRRESISTIBLE = 20.0  # shift that overrides any model; confident answers may withstand less
 MOST_JITTER = 1.0  # more than half the noise of a draw at T = 1: thresholds are little better than draws
 MOST_OUTSIDE = 0.2
 NARROW = 0.2  # largest distance at which two flips count as the same
@@ -40,7 +39,7 @@ _MOST_FLIPS_LOST = 6  # one in this many flips may seem to hold by chance if the
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """The items whose answers could be forced both ways; how many did not move or moved the wrong way."""
+    """The items that were forced both ways, and counts of those that did not move or moved the wrong way."""
 
     moved: list[Item]
     unmoved: int
@@ -49,14 +48,12 @@ class Forced:
 
 
 class BiasChecks:
-    """The checks of ``logit_bias`` on a few items; each adds findings, and returns what is wrong, if
-    anything.
+    """The checks of ``logit_bias`` on a few items. Each adds findings and returns what is wrong, if anything.
 
-    ``offset`` is the common bias C of the audit and ``limit`` the largest bias that the service documents.
-    After `check`, ``max_shift`` is the largest usable shift, ``clamp`` where the bias is clamped and
-    ``integer_bias`` whether it is rounded; ``jitter`` and ``crowd_jitter`` are ``None`` if not measured.
-    ``hopeless`` says that temperature without a bias cannot help either. ``flips`` are those of the first two
-    items, and ``gaps`` the log-odds of the answer tokens by item, where logprobs show them.
+    ``offset`` is the audit's common bias C and ``limit`` the largest bias that the service documents. After
+    `check`, ``max_shift`` is the largest usable shift, ``clamp`` where the bias is clamped, and the jitters
+    are ``None`` if not measured. ``hopeless`` means that temperature without a bias cannot help either.
+    ``gaps`` are the log-odds of the answer tokens by item, where logprobs show them.
     """
 
     def __init__(
@@ -76,7 +73,6 @@ class BiasChecks:
         self.flips = FlipFit({}, 0.0, 0.0, 0.0)
 
     async def check(self) -> str:
-        """Check everything that thresholds need."""
         trouble = await self._force() or await self._measure()
         outside = self.client.outside / max(1, self.client.compared)
         inside = f"{1 - outside:.0%} of {self.client.compared}"
@@ -91,7 +87,7 @@ class BiasChecks:
         return trouble
 
     async def agrees_with_logprobs(self) -> str:
-        """Check that flips are where logprobs say; a bias that does not act at all contradicts nothing."""
+        """Check that flips are where logprobs say; a bias that does not act contradicts nothing."""
         if await self._force():
             return ""
         for item in [item for item in self.items if item.id in self.gaps][:2]:
@@ -106,7 +102,6 @@ class BiasChecks:
     # Whether it acts at all
 
     async def _force(self) -> str:
-        """Force every item both ways."""
         try:
             await self.client.biased_by(self.items[0], self.limit, self.offset)
         except FatalError as error:
@@ -124,10 +119,6 @@ class BiasChecks:
     async def _force_both(
         self, up: tuple[float | None, float | None], down: tuple[float | None, float | None]
     ) -> Forced:
-        """Ask every item with biases towards a positive answer, then with biases towards a negative one.
-
-        Both are the biases on the positive and the negative side.
-        """
         ups, downs = await self._forced(up, POSITIVE), await self._forced(down, NEGATIVE)
         answers = list(zip(ups, downs, strict=True))
         moved = [item for item, pair in zip(self.items, answers, strict=True) if pair == (POSITIVE, NEGATIVE)]
@@ -135,7 +126,7 @@ class BiasChecks:
         return Forced(moved, unmoved, answers.count((NEGATIVE, POSITIVE)), 2 * len(moved) >= len(answers))
 
     async def _forced(self, biases: tuple[float | None, float | None], expected: int) -> list[int]:
-        """The answer of every item with these biases; a few wrong ones may be strays and are asked again."""
+        """A few wrong answers may be strays, so they are asked again."""
         answers = await asyncio.gather(*(self.client.biased_by(item, *biases) for item in self.items))
         wrong = [k for k, answer in enumerate(answers) if answer not in (expected, INVALID)]
         if len(wrong) <= max(1, len(self.items) // 3):
@@ -179,7 +170,7 @@ class BiasChecks:
         )
 
     async def _strength(self, item: Item, flip: float | None) -> float | None:
-        """What the largest bias really adds, found by balancing it with a smaller one on the other side."""
+        """Measure what the largest bias really adds by balancing it with a smaller one on the other side."""
         ask, most = self.client.biased_by, self.limit
         if flip is None:
             one_sided = lambda d: ask(item, d if d > 0 else None, -d if d < 0 else None)  # noqa: E731 - short
@@ -195,7 +186,6 @@ class BiasChecks:
     # Flips, and what surrounds them
 
     async def _measure(self) -> str:
-        """Measure what thresholds need: flips, jitter, range, scale."""
         items = self.items[:2]
         if None in [await self._flip(item) for item in items]:
             answer = "no flip could be found: the answers are neither target"
@@ -213,7 +203,7 @@ class BiasChecks:
         )
 
     async def _flip(self, item: Item) -> float | None:
-        """Bisect for the flip of an item; again if a stray answer led the bisection astray."""
+        """Bisect for the flip of an item, and again if a stray answer misled the bisection."""
         for _ in range(3):
             flip = await bisect(lambda b: self.client.at(item, b, self.offset), -self.room, self.room)
             if flip is None or await self._crosses(item, flip, LADDER[-1], self.offset):
@@ -221,7 +211,6 @@ class BiasChecks:
         return flip
 
     async def _repeat(self, items: list[Item]) -> None:
-        """Ask around the flips again: one query at a time, then all at once."""
         seen = self.client.observations
         self.flips = fit(seen)
         for step in (*LADDER, *FAR):
@@ -254,7 +243,6 @@ class BiasChecks:
         self.find(question, "caution" if flips.jitter <= MOST_JITTER else "bad", answer)
 
     def _check_sharpness(self) -> str:
-        """Check that the flips are sharp enough for thresholds."""
         crowd = self.crowd_jitter or 0.0
         alone = max(self.flips.jitter, self.jitter or 0.0)
         if max(alone, crowd / 3) <= MOST_JITTER:
@@ -266,7 +254,6 @@ class BiasChecks:
         return self.find("one flip", "bad", answer, trouble)
 
     async def _follow(self, items: list[Item]) -> str:
-        """Check that answers far from a flip follow the bias: all of them, at any distance."""
         by_id, flips, seen = {item.id: item for item in items}, self.flips, self.client.observations
         strays = [stray for stray in seen if flips.astray(stray)]
         for stray in strays[:3]:
@@ -294,11 +281,7 @@ class BiasChecks:
     # Whether the flips stay where they are with other common biases
 
     async def _check_smaller_offsets(self, items: list[Item]) -> str:
-        """Check that the flips stay where they are with a much smaller C.
-
-        A penalty on words of the prompt multiplies logit and bias together, if it is applied after the bias.
-        A flip then moves with C. A clamp moves it at a large C only.
-        """
+        """A penalty after the bias multiplies both, so flips move with C; a clamp moves them at large C."""
         question, margin = "no penalty after the bias", max(NARROW, self.flips.margin)
         for share in SMALLER:
             less = math.floor((1 - share) * self.offset)  # whole, as the bias may be rounded
@@ -313,7 +296,6 @@ class BiasChecks:
         return self.find(question, "unknown", "with a smaller C the answers are neither target")
 
     async def _check_range(self, items: list[Item]) -> str:
-        """Check that the flips stay where they are with a bias at the limit."""
         margin = self.flips.margin
         for item in items:
             shift = self.flips.shifts[item.id]
@@ -333,7 +315,7 @@ class BiasChecks:
         return self.find("range", "caution", f"clamped at about {strength:.0f}: |b| <= {self.max_shift:.0f}")
 
     async def _check_fractions(self, items: list[Item]) -> str:
-        """Check for rounding: with C half a unit lower it moves every flip by that much, jitter only some."""
+        """With C half a unit lower, rounding moves every flip by that much, jitter only some."""
         question, lower = "fractions honoured", self.offset - 0.5
         holds = [await self._holds(item, self.flips.shifts[item.id], NARROW, lower) for item in items]
         if all(holds):
@@ -348,7 +330,7 @@ class BiasChecks:
         return self.find(question, "bad", "no: with C half a unit lower the flips are elsewhere", trouble)
 
     async def _holds(self, item: Item, flip: float, margin: float, offset: float) -> bool:
-        """Whether the flip is in the same place with another C; it is not if three attempts fail."""
+        """Whether one of three attempts finds the flip in the same place with another C."""
         for _ in range(3):
             if await self._crosses(item, flip, margin, offset):
                 return True
@@ -359,7 +341,7 @@ class BiasChecks:
         return pair == [NEGATIVE, POSITIVE]
 
     async def _stays(self, item: Item, margin: float, offset: float) -> bool | None:
-        """The same for a C with which other words may come, which is ``None``; it is counted nowhere."""
+        """As `_holds`, uncounted, for a C with which other words may come; ``None`` if they do."""
         flip = self.flips.shifts[item.id]
         for _ in range(3):
             pair = [await self.client.once(item, flip + step, offset) for step in (-margin, margin)]
@@ -381,7 +363,6 @@ class BiasChecks:
     # Draws off the flips
 
     async def _draw(self, items: list[Item]) -> str:
-        """Draw answers off the flips, to see how temperature and bias act."""
         several = any(len(side) > 1 for side in self.client.targets.by_answer)
         spread = 0.1 + 1.5 * self.flips.jitter + several  # several spellings move the flip of sampled answers
         by_id = {item.id: item for item in items if abs(self.flips.shifts[item.id]) <= self.max_shift}
@@ -410,7 +391,7 @@ class BiasChecks:
         return self._report_heat(evidence, asked) or self._report_scale(evidence)
 
     def _report_heat(self, evidence: CurveEvidence, asked: int) -> str:
-        """Report how temperature acts; trouble is what harms thresholds too."""
+        """Report how temperature acts; only what harms thresholds too is trouble."""
         question, likeliest = "temperature honoured", evidence.likeliest
         outcome: FindingOutcome = "bad"
         trouble = ""
@@ -432,7 +413,6 @@ class BiasChecks:
         return self.find(question, outcome, answer, trouble)
 
     def _report_scale(self, evidence: CurveEvidence | None) -> str:
-        """Report by how much the bias acts."""
         if any(finding.question == SCALE for finding in self.client.findings):
             return ""  # logprobs have shown it
         if evidence is None or (evidence.refuted and evidence.likeliest.cause != "scaled"):
@@ -450,5 +430,4 @@ class BiasChecks:
 
 
 async def _opposite(answer: Awaitable[int]) -> int:
-    """The answer with the two sides swapped."""
     return {POSITIVE: NEGATIVE, NEGATIVE: POSITIVE}.get(await answer, INVALID)

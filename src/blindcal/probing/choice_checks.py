@@ -1,12 +1,9 @@
 """Does a bias on every one of several answers do what METHOD 8 says? Services drop, limit or refuse entries.
 
-On each item, its greedy answer and the runner-up are compared as two answers are (`BiasChecks`): jitter,
-clamping, rounding, penalties and scale show there. What is left are biases on many answers at once:
-
-- Each answer is forced, with a bias on all of them.
-- The margins of one item's answers are found by bisection. They predict the answer to every further query
-  exactly: it is the one whose logit and bias have the largest sum. Gumbel queries at several shifts must
-  follow these predictions, and with them the curve ``exp(-exp(-(s + b)))``.
+`BiasChecks` compares each item's greedy answer with the runner-up. What is left are biases on many answers at
+once. Each answer is forced with a bias on all of them. Then bisection measures the margins of one item's
+answers, which predict every further answer: it has the largest sum of logit and bias. Gumbel queries must
+follow these predictions, and the curve ``exp(-exp(-(s + b)))``.
 """
 
 from __future__ import annotations
@@ -39,10 +36,9 @@ _EVERY, _GUMBEL = "a bias on every answer", "Gumbel queries"
 
 @dataclass(frozen=True, slots=True)
 class GumbelQuery:
-    """Biases on the answers of an item, and the answer that they must lead to.
+    """Biases on an item's answers and the answer that they must lead to, ``clear`` if no other is close.
 
-    ``clear`` says that no other answer is near it. ``chance`` is that of the item's own answer, if the query
-    is one of those that show the response curve, at a ``shift``.
+    ``chance`` is that of the item's own answer at ``shift``, for queries that show the response curve.
     """
 
     biases: Mapping[int, float]
@@ -54,11 +50,7 @@ class GumbelQuery:
 
 
 class ChoiceChecks:
-    """The checks of ``logit_bias`` for more than two answers, on top of those for two.
-
-    Each adds findings, and returns what is wrong, if anything. ``plain`` has the greedy answer of each item,
-    as far as it is known.
-    """
+    """The checks of ``logit_bias`` for more than two answers; ``plain`` has known greedy answers by item."""
 
     def __init__(self, client: ProbeClient, bias: BiasChecks, plain: Mapping[str, int]) -> None:
         self.client, self.bias, self.plain = client, bias, plain
@@ -67,12 +59,11 @@ class ChoiceChecks:
         self.words = [printable(word.strip(), 20) for word in client.targets.words]
 
     async def check(self) -> str:
-        """Check everything that thresholds need."""
         await self._choose_pairs()
         return await self.bias.check() or await self._force_each() or await self._follow()
 
     async def _choose_pairs(self) -> None:
-        """Compare each item's greedy answer with the runner-up, as far as logprobs have not shown these."""
+        """Choose each item's greedy answer and the runner-up where logprobs have not shown them."""
         offset = self.bias.offset
         for item in self.bias.items:
             if item.id in self.client.pairs:
@@ -94,7 +85,6 @@ class ChoiceChecks:
     # Each answer
 
     async def _force_each(self) -> str:
-        """Force each answer on a few items, with a bias on all of them."""
         queries = list(self._to_force())
         try:
             answers = await asyncio.gather(*(self._raised(*query) for query in queries))
@@ -126,16 +116,13 @@ class ChoiceChecks:
                 yield items[(number + turn) % len(items)], number
 
     def _out_of_the_way(self, item: Item) -> dict[int, float]:
-        """Biases that keep all answers of an item out of the way of those raised to the common bias."""
         return dict.fromkeys(range(item.choices), self.bias.offset - IRRESISTIBLE)
 
     async def _raised(self, item: Item, number: int) -> int:
-        """The answer if one is forced, with all biases inside the range that is not clamped."""
         raised = {number: self.bias.offset + self.bias.max_shift}
         return await self.among(item, self._out_of_the_way(item) | raised)
 
     async def _explain(self, item: Item, number: int) -> str:
-        """Find out why an answer cannot be forced together with biases on the others."""
         word, token = self.words[number], self.client.targets.answers[number][0]
         if await self.among(item, {number: self.bias.offset + self.bias.max_shift}) == number:
             trouble = f"not all of {item.choices} entries of logit_bias act"
@@ -147,7 +134,6 @@ class ChoiceChecks:
     # Gumbel queries
 
     async def _follow(self) -> str:
-        """Check that Gumbel queries are answered as one item's margins predict."""
         shifts = self.bias.flips.shifts  # with larger margins, more of the biases matter
         item = max(self.bias.items[:2], key=lambda item: abs(shifts[item.id]))
         logits = await self._logits(item)
@@ -170,7 +156,6 @@ class ChoiceChecks:
         return self._report_curve(self.client.pair(item.id)[1], answered, len(clear))
 
     def _report_curve(self, own: int, answered: Sequence[tuple[GumbelQuery, int]], clear: int) -> str:
-        """Compare the share of the item's own answer at each shift with the curve of METHOD 8."""
         counts, surplus, variance = [], 0.0, 0.0
         for chance in CHANCES:
             at_chance = [(query.shift, answer == own) for query, answer in answered if query.chance == chance]
@@ -193,7 +178,7 @@ class ChoiceChecks:
         return self.find(_GUMBEL, outcome, f"{contradict} the biases, for once only; {seen}", trouble)
 
     async def _logits(self, item: Item) -> dict[int, float] | None:
-        """The logits of an item's answers, that of its own answer being 0; those of a few rivals only."""
+        """The logits of an item's answers relative to its own, for a few rivals only."""
         flips, largest = self.bias.flips, self.bias.max_shift
         runner_up, own = self.client.pair(item.id)
         logits = {own: 0.0, runner_up: -flips.shifts[item.id]}
@@ -211,7 +196,7 @@ class ChoiceChecks:
         return logits
 
     async def _duel(self, item: Item, own: int, rival: int, shift: float) -> int:
-        """Whether a raised rival beats the item's own answer, with all other answers out of the way."""
+        """Whether a raised rival beats the item's own answer, with all others out of the way."""
         offset = self.bias.offset
         biases = {**self._out_of_the_way(item), own: offset, rival: offset + shift}
         for _ in range(ATTEMPTS):

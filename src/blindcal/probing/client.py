@@ -1,4 +1,4 @@
-"""Sends the queries of a probe, counts what they cost and collects what they show."""
+"""Sends the queries of a probe, counts their cost and collects findings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ ATTEMPTS = 5  # to get one of the two answers that are compared
 class ProbeClient:
     """Sends the queries of a probe, counts queries, tokens and invalid answers, and collects findings.
 
-    ``targets`` are the answer tokens; their ids only matter for queries with a bias. Sampled queries get
-    seeds that follow from ``seed``, if there is one.
-
-    Queries with a shift compare two answers. If there are more, ``pairs`` has the numbers of two answers of
-    each item: the one that takes the place of the positive answer, and the other. Any third one is invalid.
+    With a ``seed``, sampled queries get seeds derived from it. If there are more than two answers, ``pairs``
+    has two answer numbers per item, taken as positive and negative; any third answer is invalid.
     """
 
     def __init__(self, endpoint: Endpoint, targets: Targets, seed: int | None = None) -> None:
@@ -38,7 +35,7 @@ class ProbeClient:
         self.compared = 0  # greedy comparisons of two answers
         self.outside = 0  # those answered with neither
         self.third = 0  # those answered with another of the answers
-        self.broken: ReplyError | None = None  # why the last reply that cannot be read cannot
+        self.broken: ReplyError | None = None  # error of the last unreadable reply
         self.illegible: ParsedAnswer | None = None  # the last reply that is no answer
         self.pairs: dict[str, tuple[int, int]] = {}
         self.observations: list[Observation] = []
@@ -80,13 +77,12 @@ class ProbeClient:
         return parsed.answer
 
     async def among(self, item: Item, biases: Mapping[int, float], temperature: float = 0.0) -> int:
-        """The number of the answer with these biases on answers, by their numbers; sent in this order."""
+        """The number of the answer with these biases, keyed by answer number and sent in this order."""
         tokens = self.targets.by_answer
         bias = {token.id: value for number, value in biases.items() for token in tokens[number]}
         return await self.answer(Request(item.messages, bias, temperature))
 
     def pair(self, item: str) -> tuple[int, int]:
-        """The numbers of the two answers that are compared on an item."""
         return self.pairs.get(item, (POSITIVE, NEGATIVE))
 
     async def biased_by(
@@ -104,20 +100,19 @@ class ProbeClient:
         return answer
 
     async def at(self, item: Item, shift: float, offset: float, temperature: float = 0.0) -> int:
-        """The answer at a shift, asked as in an audit."""
         answer = await self.biased_by(item, offset + shift, offset, temperature)
         if answer != INVALID:
             self.observations.append(Observation(Query(item.id, shift, temperature), answer))
         return answer
 
     async def once(self, item: Item, shift: float, offset: float) -> int:
-        """The same, but only once and counted nowhere: with an unusual offset, other words may come."""
+        """As `at`, but tried once and counted nowhere: an unusual offset may let other words through."""
         return (await self._compare(item, offset + shift, offset))[0]
 
     async def _compare(
         self, item: Item, positive: float | None, negative: float | None, temperature: float = 0.0
     ) -> tuple[int, int]:
-        """The answer as the positive or the negative one of the item's pair, or as invalid, and as it is."""
+        """The answer of the pair (positive, negative or invalid), and the number of the one given."""
         up, down = self.pair(item.id)
         sides = ((up, positive), (down, negative))
         biases = {number: bias for number, bias in sides if bias is not None}

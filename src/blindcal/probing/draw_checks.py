@@ -1,9 +1,8 @@
-"""Do answers vary as they should, if no bias is sent? Checks of temperature, repeated answers and ``n``.
+"""Do answers vary as they should without a bias? Checks of temperature, repeated answers and ``n``.
 
-Without a bias the log-odds of an item cannot be moved, and only temperatures distinguish an honoured
-temperature from one that is ignored or fixed (METHOD 6). Where an endpoint takes no temperature either, its
-answers at its own setting must differ between requests (METHOD 9): otherwise it is greedy, or a cache
-answers.
+Without a bias the log-odds of an item cannot be moved, and only different temperatures tell an honoured
+temperature from one that is ignored or fixed (METHOD 6). If an endpoint takes none, answers at its own
+setting must differ between requests (METHOD 9): otherwise it is greedy, or a cache answers.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ IDENTICAL = 0.01  # probability of what came back, if the answers to one request
 
 
 class DrawChecks:
-    """The checks of drawn answers on a few items; each adds findings, and returns what is wrong, if anything.
-
-    ``question`` is how queries without a bias are asked and read. After `repeated`, ``at_once`` is how many
-    independent answers one request gives.
-    """
+    """Checks of drawn answers; each adds findings and returns what is wrong. `repeated` sets ``at_once``."""
 
     def __init__(
         self, client: ProbeClient, items: list[Item], question: TokenQuestion | FreeTextQuestion
@@ -50,7 +45,6 @@ class DrawChecks:
         self.at_once = 1
 
     async def temperature(self) -> str:
-        """Check that temperature alone acts as it should."""
         asked, hottest = "temperature honoured", HEATS[-1]
         self.client.findings = [finding for finding in self.client.findings if finding.question != asked]
         by_id = {item.id: item for item in self.items}
@@ -96,11 +90,10 @@ class DrawChecks:
         return self.find(asked, "good", answer)
 
     def _pairs(self, first: Sequence[Observation]) -> tuple[dict[str, tuple[int, int]], list[Observation]]:
-        """The two answers of each item that are compared, and what the first answers say about these.
+        """Compare the greedy answer with the most frequent other of the first draws.
 
-        Of more than two answers, any two compare as two do: at each temperature, one of them is drawn with
-        the chance of a sigmoid, given that one of both is. They are the greedy answer and the one that the
-        first draws gave most often beside it. These draws only choose it: they would be too much in favour.
+        Given that one of two answers is drawn, its chance is a sigmoid, as if there were only two. The first
+        draws favour the answer that they chose, so they are not counted.
         """
         if not self.client.targets.answers:
             return {item.id: (POSITIVE, NEGATIVE) for item in self.items}, list(first)
@@ -135,7 +128,6 @@ class DrawChecks:
         return self.find(asked, "bad", answer, trouble)
 
     async def _several_at_once(self, varied: Sequence[Item], seen: dict[str, list[int]]) -> None:
-        """Check whether one request gives several answers that are independent of each other."""
         asked, chance, several = "several answers at once", 1.0, AT_ONCE
         for number in range(MOST_AT_ONCE):
             item = varied[number % len(varied)]
@@ -162,7 +154,6 @@ class DrawChecks:
         self.find(asked, "caution", "not shown")
 
     def _illegible(self, asked: str) -> str:
-        """Report that most answers are none: the words are to blame, or the length of the answers."""
         last = self.client.illegible
         if last is None or last.reason not in ("cut short", "empty"):
             trouble = "most unbiased answers are no answer word: the prompt must ask for one of them"
@@ -183,15 +174,11 @@ class DrawChecks:
 
 
 def _varies(answers: Sequence[int]) -> bool:
-    """Whether more than one answer occurs."""
     return len(set(answers) - {INVALID}) > 1
 
 
 def _all_same(seen: Sequence[int], answers: Sequence[int], count: int) -> float:
-    """Probability that independent answers all agree, given those ``seen`` before and a flat prior.
-
-    There are ``count`` possible answers.
-    """
+    """Probability that independent answers all agree, given those ``seen`` before and a flat prior."""
     valid = [answer for answer in seen if answer != INVALID]
     n = sum(answer != INVALID for answer in answers)
     total = 0.0

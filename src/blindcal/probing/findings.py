@@ -51,17 +51,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What the probe found; a number that could not be measured is ``None``.
+    """The result of a probe; ``None`` marks numbers that were not measured.
 
-    ``ways`` says of each way to audit that was tried why it is unusable, empty if it is usable; the verdict
-    is the best usable one. ``max_shift`` is the largest usable |b| at ``offset``, ``clamp`` the value at
-    which the endpoint clamps the bias, and ``integer_bias`` whether it rounds it. ``jitter`` and
-    ``crowd_jitter`` are standard deviations in log-odds, alone and under concurrency; ``outside`` is the
-    share of biased answers that were neither target, and ``scale`` a 95% interval of the factor by which the
-    bias acts. ``remedy`` and ``options`` are those of the last reply that could not be read; the user chooses
-    the value of an option that is ``None``. ``top_logprobs`` is the number of logprobs shown, and ``at_once``
-    the number of independent answers to one request. ``tempered`` says whether a temperature is accepted.
-    Answers without a bias have the form ``answer_format``, and only those that ``constraint`` allows come.
+    ``ways`` says why each way that was tried is unusable, empty if it is usable. ``max_shift`` is the largest
+    usable |b| at ``offset``; jitters are standard deviations in log-odds, alone and under concurrency.
+    ``outside`` is the share of biased answers that were neither target, and ``scale`` a 95% interval of the
+    factor by which the bias acts. ``remedy`` and ``options`` are those of the last unreadable reply; the user
+    chooses values that are ``None``. ``at_once`` is the number of independent answers to one request.
     """
 
     verdict: ProbeVerdict
@@ -95,22 +91,20 @@ class Probe:
 
     @property
     def unreadable(self) -> bool:
-        """Whether no reply could be read at all."""
         return ("answers at all", "bad") in ((one.question, one.outcome) for one in self.findings)
 
     @property
     def remedy_options(self) -> dict[str, object]:
-        """The options that the remedy names, with an ellipsis for a value that the user chooses."""
+        """The options that the remedy names, with an ellipsis for values that the user chooses."""
         return {name: ... if value is None else value for name, value in self.options.items()}
 
     @property
     def usable(self) -> tuple[Way, ...]:
-        """The ways in which the endpoint can be audited, the best one first."""
+        """The ways in which the endpoint can be audited, best first."""
         return tuple(way for way, trouble in self.ways.items() if not trouble)
 
     @property
     def scale_unknown(self) -> bool:
-        """Whether it is unknown by which factor the bias acts."""
         return not any(one.question == SCALE and one.outcome != "unknown" for one in self.findings)
 
     @property

@@ -1,7 +1,6 @@
-"""How can this endpoint be audited? A few queries find out before thousands are paid for.
+"""How can this endpoint be audited? A few queries answer that before thousands are paid for.
 
-There are five ways, each of which needs something of the endpoint that some services refuse and others
-accept and ignore:
+Each of five ways needs something that some services refuse, and others accept and ignore:
 
 - *logprobs* that are shown (METHOD 9);
 - *thresholds*: ``logit_bias`` at temperature 0 (METHOD 2), about 170 queries to check;
@@ -9,7 +8,7 @@ accept and ignore:
 - *repeated answers* at the endpoint's own setting, if they vary (METHOD 9);
 - *stated confidence*: the endpoint only has to answer in words.
 
-The ways are tried in the order given until one is usable, and the next one could not be better.
+They are tried in the order given until one is usable and the next one could not be better.
 """
 
 from __future__ import annotations
@@ -42,10 +41,9 @@ LEGIBLE = 5 / 6  # least share of items whose logprobs must show an answer word
 
 @dataclass(frozen=True, slots=True)
 class ProbeQuestions:
-    """How the ways without a bias ask: ``plain`` forms of an answer to choose from, the first one preferred.
+    """How the ways without a bias ask; ``None`` skips a way.
 
-    ``logprobs`` makes the form that asks for so many logprobs, and ``stated`` asks for a confidence in words.
-    Without one of these, that way is not tried.
+    ``plain`` are answer forms in order of preference; ``logprobs`` makes the form for a number of logprobs.
     """
 
     plain: tuple[TokenQuestion | FreeTextQuestion, ...]
@@ -68,19 +66,14 @@ async def probe(
     seed: int = 0,
     send_seed: bool = False,
 ) -> Probe:
-    """Find out how `endpoint` can be audited, on a few of the audit's own ``items``.
+    """Find out how ``endpoint`` can be audited, on a few of the audit's own ``items``.
 
-    The ``ways`` are tried in this order until a usable one is ``enough``. If answers will be drawn without a
-    bias whatever is found, ``constrained`` looks for a field that allows only the answers. ``questions`` say
-    how queries without a bias are asked, by default for one token. If the ids of the targets are not known,
-    ``no_ids`` says why. ``offset`` is the common bias C that the audit will use, and ``limit`` the largest
-    bias that the service documents. ``seed`` chooses the items; with ``send_seed``, sampled requests get
-    seeds that follow from it.
-
-    Raises
-    ------
-    FatalError
-        If the key, the model or the address is wrong, as it would in a run.
+    ``ways`` are tried in order until a usable one is ``enough``. ``questions`` say how to ask without a bias,
+    by default for one token. ``no_ids`` says why token ids are not known. If answers will be drawn without a
+    bias anyway, ``constrained`` looks for a field that allows only the answers. ``offset`` is the audit's
+    common bias C and ``limit`` the largest bias that the service documents. ``seed`` chooses the items; with
+    ``send_seed``, seeds of sampled requests derive from it. Raises `FatalError` if the key, the model or the
+    address is wrong.
     """
     if not items:
         raise InputError("a probe needs at least one item")
@@ -92,8 +85,6 @@ async def probe(
 
 
 class _Probing:
-    """A probe in progress."""
-
     def __init__(
         self,
         client: ProbeClient,
@@ -204,11 +195,7 @@ class _Probing:
     # What they need
 
     async def _broken(self) -> str:
-        """Choose a form of question that is answered, and leave out items that are not, as filters refuse
-        some.
-
-        Returns why none is answered, empty if one is. A wrong key or model raises an error here.
-        """
+        """Choose a form that is answered, and leave out refused items; returns why no form is answered."""
         for form in self.questions.plain:
             if answered := await self._answered(form):
                 self.draws.items = self.items = answered
@@ -221,7 +208,7 @@ class _Probing:
         return self.find("answers at all", "bad", message, message)
 
     async def _answered(self, form: QuestionFormat) -> list[Item]:
-        """The first few items that are answered, followed by those not tried; none if none is answered."""
+        """The first few items that are answered, then those not tried; empty if none is answered."""
         answered: list[Item] = []
         fatal, self.legible = None, 0
         untried = iter(self.items)
@@ -256,7 +243,6 @@ class _Probing:
         return replace(form.request(item.messages, 0.0, 0.0), temperature=self.cold)
 
     async def _choose_form(self) -> None:
-        """Ask for another form of answer if most answers of the present form could not be read."""
         current = self.questions.plain.index(self.draws.question)
         for form in self.questions.plain[current + 1 :]:
             if 2 * self.legible > len(self.bias.items):
@@ -268,10 +254,7 @@ class _Probing:
                 self.legible = before
 
     async def _constrain(self) -> None:
-        """Allow only the answers, if the endpoint has a field for that: hot answers are often others.
-
-        Constraints that force JSON change what is measured, and are left out.
-        """
+        """Hot answers are often not answer words; forcing JSON would change what is measured."""
         question = self.draws.question
         if not isinstance(question, TokenQuestion):
             return
@@ -286,7 +269,6 @@ class _Probing:
                 return
 
     async def _look_for_logprobs(self) -> dict[str, Reply]:
-        """Replies with logprobs by item, empty if they are hidden."""
         shown: dict[str, Reply] = {}
         for self.top in TOPS:
             try:
@@ -311,7 +293,6 @@ class _Probing:
         return shown
 
     def _compare_tokens(self, item: str, logprobs: Mapping[str, float]) -> None:
-        """Note which two answers to compare on an item, and the log-odds of their likeliest tokens."""
         shown = {
             number: max(logprobs[token.text] for token in side if token.text in logprobs)
             for number, side in enumerate(self.client.targets.by_answer)
@@ -358,7 +339,7 @@ class _Probing:
         )
 
     def _verdict(self, broken: str) -> tuple[ProbeVerdict, str]:
-        """The best usable way, and why: what is wrong with better ones, or what to mind."""
+        """The best usable way, and what is wrong with better ones or what to mind."""
         *others, last = dict.fromkeys(filter(None, self.ways.values())) or ("",)
         wrong = f"{', '.join(others)}, and {last}" if others else last
         usable = next((way for way, trouble in self.ways.items() if not trouble), None)

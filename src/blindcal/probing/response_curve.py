@@ -1,21 +1,18 @@
 """Where an item's answer flips, and whether it follows bias and temperature off the flip (METHOD 2).
 
-The answer to an item changes from negative to positive at one shift, its flip (``b = -s``). With jitter on
-the hidden log-odds, the probability of a positive greedy answer is a normal distribution function around the
-flip: `fit` estimates flips and jitter from a handful of answers, some of which may be strays.
+An item's answer turns positive at one shift, its flip (``b = -s``). With jitter on the hidden log-odds, the
+probability of a positive greedy answer is a normal distribution function around the flip: `fit` estimates
+flips and jitter from a handful of answers, some of which may be strays.
 
-At a distance d from its flip, an answer drawn at temperature T must be positive with probability
-``sigmoid(d / T)``. At the flip itself, every endpoint whose answers vary looks the same. Off the flip, each
-kind of endpoint that misleads has a curve of its own:
+At a distance d from the flip, an answer drawn at temperature T is positive with probability ``sigmoid(d/T)``.
+Endpoints that mislead differ only off the flip:
 
 - A temperature that is ignored leaves one answer, whatever the jitter near the flip.
 - A temperature that is always the same gives second answers at T = 0 too, and too few at T = 2.
 - A sampler that cuts rare answers (``min_p``, ``top_p``) never gives the second answer far out.
 - A bias that is multiplied by a constant stretches the curve.
 
-`CurveEvidence` keeps the likelihood of every such curve, and names the queries that would best distinguish
-the two likeliest ones. Where no bias acts, the flips are unknown and shifts are zero, but temperatures still
-distinguish an honoured temperature from one that is ignored or fixed.
+If no bias acts, flips are unknown and shifts zero, but temperatures still reveal one ignored or fixed.
 """
 
 from __future__ import annotations
@@ -52,8 +49,6 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query that could be asked of an item."""
-
     item: str
     shift: float
     temperature: float = 0.0
@@ -61,8 +56,6 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The answer to one query."""
-
     query: Query
     answer: int
 
@@ -72,7 +65,6 @@ class FlipFit:
     """The flip of each item, and the jitter of the log-odds with its limits.
 
     ``jitter`` is 0 if every answer is on the right side of its flip; ``most`` is an upper limit even then.
-    Answers may stray: be the wrong one for no reason, however far from the flip.
     """
 
     shifts: Mapping[str, float]
@@ -100,7 +92,7 @@ class FlipFit:
 async def bisect(
     answer: Callable[[float], Awaitable[int]], low: float, high: float, width: float = 0.05
 ) -> float | None:
-    """The place between ``low`` and ``high`` where ``answer`` turns positive; ``None`` if one is invalid.
+    """The place where ``answer`` turns positive; ``None`` if an answer is invalid.
 
     Bisects on a scale that is linear near zero and logarithmic far out, where flips are rare.
     """
@@ -114,7 +106,7 @@ async def bisect(
 
 
 def fit(observations: Sequence[Observation], known: Mapping[str, float] | None = None) -> FlipFit:
-    """The likeliest flip of each item (or the `known` one) and the likeliest common jitter, at T = 0."""
+    """The likeliest flip of each item (or the ``known`` one) and the likeliest common jitter, at T = 0."""
     profile = np.zeros(JITTERS.size)
     places: dict[str, FloatArray] = {}
     clean = True
@@ -149,10 +141,9 @@ def _between(shifts: FloatArray, signs: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One way to answer; ``fixed`` is the temperature of every answer, NaN if the request decides.
+    """One kind of response curve; ``fixed`` is the temperature of every answer, NaN if the request decides.
 
-    Beyond the log-odds ``cut_before``, or ``cut_after`` they are divided by the temperature, no second answer
-    comes.
+    No second answer comes beyond the log-odds ``cut_before``, or ``cut_after`` division by the temperature.
     """
 
     cause: Cause
@@ -177,7 +168,7 @@ class Response:
 
     @property
     def contends(self) -> bool:
-        """Whether it has to be ruled out; scales near one only serve to measure the scale."""
+        """Whether it must be ruled out; scales near one only serve to measure the scale."""
         return self.cause != "scaled" or not 0.5 < self.scale < 2
 
 
@@ -193,11 +184,11 @@ def _responses(*, biased: bool) -> list[Response]:
 
 
 class CurveEvidence:
-    """What answers say about the response curve.
+    """What answers say about the response curve: the likelihood of each kind of curve.
 
-    ``places`` has candidates for each item's flip, equally many for each item, and ``priors`` has their
-    prior weights, a row for each prior to choose from. ``stray`` is the share of answers that are replaced by
-    the other one. ``biased`` is false if all shifts are zero: scales and cuts then leave no trace.
+    ``places`` has equally many candidates for each item's flip, and each row of ``priors`` their prior
+    weights. ``stray`` is the share of answers replaced by the other one. If not ``biased``, all shifts are
+    zero.
     """
 
     def __init__(
@@ -223,7 +214,7 @@ class CurveEvidence:
         self._known: dict[Observation, FloatArray] = {}  # log-likelihoods of those seen before
 
     def add(self, observations: Iterable[Observation]) -> None:
-        """Take answers into account; those to unknown items are left out."""
+        """Take answers into account, except those to unknown items."""
         for seen in observations:
             if seen.query.item in self._logs:
                 self._logs[seen.query.item] += self._log_likelihood(seen)
@@ -247,19 +238,17 @@ class CurveEvidence:
 
     @property
     def may_be_fixed(self) -> bool:
-        """Whether every answer may be drawn at one temperature: jitter at T = 0 that is none."""
+        """Whether every answer may be drawn at one temperature, so that jitter at T = 0 is only apparent."""
         fixed = self._scores[self._causes == "fixed"].max()
         return bool(fixed > self._scores[self._right].max() - self._sure)
 
     @property
     def settled(self) -> bool:
-        """Whether it is clear how the endpoint answers."""
         leader, other = self._first_two()
         return self.proved or (self.refuted and self._scores[leader] - self._scores[other] >= CLEAR)
 
     @property
     def likeliest(self) -> Response:
-        """The likeliest curve of all."""
         return self._responses[int(self._scores.argmax())]
 
     @property
@@ -280,7 +269,7 @@ class CurveEvidence:
         return sorted(queries, key=divergence, reverse=True)[:count]
 
     def _first_two(self) -> tuple[int, int]:
-        """The likeliest response of those that contend, and the likeliest one with another cause."""
+        """The likeliest contending response, and the likeliest one with another cause."""
         leader = int(np.where(self._contends, self._scores, -np.inf).argmax())
         others = self._contends & (self._causes != self._causes[leader])
         return leader, int(np.where(others, self._scores, -np.inf).argmax())
@@ -325,7 +314,7 @@ async def ask_until_settled(
 
 
 async def ask_all(queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]]) -> list[Observation]:
-    """The answers to queries that are asked at once, without the invalid ones."""
+    """The answers to queries sent concurrently, without the invalid ones."""
     answers = await asyncio.gather(*(ask(query) for query in queries))
     return [
         Observation(query, answer)
