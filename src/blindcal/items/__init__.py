@@ -1,4 +1,1 @@
-"""Labelled questions and their sources: files, named sets, the Hub, or code.
-
-Score files, which hold known probabilities for such items, are read here too.
-"""
+"""Labelled questions from files, named sets and the Hub, and score files with known probabilities."""

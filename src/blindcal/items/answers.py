@@ -1,4 +1,4 @@
-"""The answers to a question: words, or the letters of its options; and which of them a label names."""
+"""Answers to a question, as words or letters of its options, and which of them a label names."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from blindcal.records import Message
 from blindcal.text import encodable, printable
 
 LETTERS = tuple(ascii_uppercase)
-"""The letters of options, and the words that answer them."""
+"""The letters of options, which are then the answers."""
 MOST_ANSWERS = len(LETTERS)
 CHOICES_FIELD = "choices"
 QUESTION_TEMPLATE = "{question}\n{choices}\nReply only with the letter of the right answer."
-"""The prompt of records that have a question and choices, if there is no template."""
+"""Default prompt of records with a question and choices."""
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]?)(\.0)?")
 _FORMS = {"word": "a word", "index": "an index from 0", "letter": "a letter"}
 
 
 def parse_answers(given: object, name: str = "answers") -> tuple[str, ...]:
-    """Answer words from a list, or from text such as ``A,B,C``, which may also be a list in JSON.
-
-    Errors begin with ``name``.
-    """
+    """Read answer words from a list, a JSON list or text such as ``A,B,C``; errors begin with ``name``."""
     answers = given
     if isinstance(given, str):
         answers = json_list(given) if given.lstrip().startswith("[") else given.split(",")
@@ -61,7 +58,7 @@ def _too_many(name: str, count: int) -> InputError:
 
 
 def json_list(text: str) -> Any:
-    """A list in JSON, as in a CSV cell; ``None`` if it is none."""
+    """Parse a JSON list, as in a CSV cell; ``None`` if it is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -70,7 +67,7 @@ def json_list(text: str) -> Any:
 
 
 def label_readings(value: Any, words: tuple[str, ...]) -> dict[str, int]:
-    """Every way to read a label as the number of an answer: as a word, an index from 0, or a letter."""
+    """Every reading of a label as the number of an answer: as a word, an index from 0, or a letter."""
     if not isinstance(value, str | int | float):
         return {}
     text = str(value).strip()
@@ -86,7 +83,7 @@ def label_readings(value: Any, words: tuple[str, ...]) -> dict[str, int]:
 
 
 def read_label(value: Any, words: tuple[str, ...], field: str) -> int:
-    """The number of the answer that a label names; raises `InputError` if none or more than one fits."""
+    """The number of the answer that a label names; an error if it names none, or may name several."""
     readings = label_readings(value, words)
     if len(set(readings.values())) == 1:
         return next(iter(readings.values()))
@@ -109,10 +106,7 @@ def read_label(value: Any, words: tuple[str, ...], field: str) -> int:
 
 
 def read_label_of_two(value: Any, words: tuple[str, ...], field: str) -> int:
-    """The label of a question with two answers, the positive one first: 1 if its word or letter is named.
-
-    Numbers are refused: 0 may be the first answer, and it may be the negative one.
-    """
+    """Like `read_label`, but 1 for the first of two, the positive one; numbers are ambiguous, and refused."""
     readings = label_readings(value, words)
     if "index" not in readings and len(set(readings.values())) == 1:
         return 1 - next(iter(readings.values()))
@@ -128,7 +122,7 @@ def read_label_of_two(value: Any, words: tuple[str, ...], field: str) -> int:
 
 
 def written_label(number: int, words: tuple[str, ...]) -> str | int:
-    """A label that means this answer and no other."""
+    """A label that can only mean this answer."""
     for label in (words[number], LETTERS[number], number):
         if set(label_readings(label, words).values()) == {number}:
             return label
@@ -141,10 +135,7 @@ def _folded(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The options of a multiple-choice question, and the ``order`` in which they are shown.
-
-    ``names`` are those that the source gives the options, if it does: labels are then among them.
-    """
+    """The options of a question, the ``order`` shown, and the source's own ``names`` of them, if any."""
 
     texts: tuple[str, ...]
     order: tuple[int, ...]
@@ -152,10 +143,7 @@ class Choices:
 
     @classmethod
     def read(cls, given: Any) -> Choices:
-        """The options in a record: a list of texts, in CSV as JSON.
-
-        Some sets on the Hub have two lists, ``{"text": [...], "label": [...]}``.
-        """
+        """Parse a list of texts (in CSV as JSON), or the Hub's ``{"text": [...], "label": [...]}``."""
         options: Any = given
         names: tuple[str, ...] = ()
         if isinstance(given, str):
@@ -186,15 +174,13 @@ class Choices:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The texts in the order in which they are shown."""
         return tuple(self.texts[k] for k in self.order)
 
     def __str__(self) -> str:
-        """The options as lines: ``A. text``."""
         return lettered(self.shown)
 
     def label(self, value: Any, field: str) -> int:
-        """The number, in the order shown, of the option that a label of the record names."""
+        """The place, in the order shown, of the option that a label names."""
         if not self.names:
             return self.place(read_label(value, LETTERS[: len(self)], field))
         if (name := str(value).strip()) not in self.names:
@@ -206,18 +192,18 @@ class Choices:
         return self.place(self.names.index(name))
 
     def place(self, number: int) -> int:
-        """Where an option of the record is shown, from 0."""
+        """The place of an option in the order shown, from 0."""
         if number >= len(self):
             raise InputError(f"the label maps to option {number}, counted from 0, and there are {len(self)}")
         return self.order.index(number)
 
     def permuted(self, seed: int, number: int) -> Choices:
-        """The options in a random order, which depends on the seed and the number of the item only."""
+        """The options in a random order that depends only on the seed and the item's number."""
         order = np.random.default_rng([seed, number]).permutation(len(self))
         return replace(self, order=tuple(order.tolist()))
 
     def shown_in(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-        """Messages with the options at their end, unless they have them; then in the order shown."""
+        """Messages with the options in the order shown, at the end unless they contain them already."""
         original = lettered(self.texts)
         if any(original in message.content for message in messages):
             return tuple(

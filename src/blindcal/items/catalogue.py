@@ -1,8 +1,7 @@
 """Named sets: the paper's two, the built-in questions, and any data set on the Hugging Face Hub.
 
-A set that blindcal knows is a :class:`DataSet`: where it is, what its files are called, one template,
-and how a row becomes labelled questions. Its items are the same whatever the source: ids count the
-rows of the split in order, so that scores and logits recorded elsewhere can be joined.
+Items are the same whatever the source: ids count the rows of the split in order, so that scores and logits
+recorded elsewhere can be joined.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LOGS = (inspect_logs.READER, lm_eval_logs.READER)
 
 @dataclass(frozen=True, slots=True)
 class HubDataSet:
-    """Where a data set is: its name on the Hub (or a folder), its configuration and its split."""
+    """A data set on the Hub (or in a folder), with its configuration and split."""
 
     name: str
     config: str | None = None
@@ -42,7 +41,6 @@ class HubDataSet:
 
     @classmethod
     def parse(cls, source: str) -> HubDataSet:
-        """Read ``hf:NAME[:CONFIG][@SPLIT]``."""
         match = _FORM.fullmatch(source.removeprefix(PREFIX))
         if match is None:
             raise InputError(f"{printable(source)}: must have the form hf:NAME[:CONFIG][@SPLIT]")
@@ -55,11 +53,10 @@ class HubDataSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """A public data set: where it is, and how its rows become items.
+    """A public data set: its source, and how its rows become items.
 
-    ``files`` are patterns of the file names under which it is distributed, tried in this order in a
-    folder; ``rows`` is its number of rows. ``words`` are the answers that ``template`` asks for: two words,
-    the positive one first, or the letters of its options.
+    ``files`` are patterns of file names to look for in a folder, in this order; ``rows`` is the expected
+    number of rows. ``words`` are the two answers, the positive one first, or the letters of the options.
     """
 
     name: str
@@ -72,7 +69,7 @@ class DataSet:
     questions: Callable[[Iterable[Record]], Iterator[Record]]
 
     def records(self, data_dir: str | Path | None = None) -> Iterator[Record]:
-        """Every question as a record with id, label, the template's fields and two answer words."""
+        """Questions as records with id, label, the template's fields and any two answer words."""
         named = {WORDS_FIELD: "/".join(self.words)} if len(self.words) == 2 else {}
         source = self._hosted() if data_dir is None else self._local(Path(data_dir))
         try:
@@ -151,7 +148,7 @@ def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
 
 _MMLU_FILES = ("mmlu_test.*", "all/test*", "test*")
 
-#: The sets that are known by name, besides the built-in questions.
+#: Sets known by name, besides the built-in questions.
 SETS = {
     known.name: known
     for known in (
@@ -194,13 +191,13 @@ NAMES = (*SETS, BUILTIN)
 
 
 def is_name(source: str | Path) -> bool:
-    """Whether this names a set and not a file; a file of the same name takes precedence."""
+    """Whether this names a set; a file of the same name takes precedence."""
     named = str(source) in NAMES or str(source).startswith(PREFIX)
     return named and not Path(source).is_file()
 
 
 def check_there(source: str | Path) -> None:
-    """Refuse what is neither a file nor the name of a set; the error lists the names."""
+    """Raise an error that lists the sets unless this is a file or a set."""
     if not is_name(source) and not Path(source).is_file():
         raise InputError(
             f"{printable(str(source))}: no such file, and no set of this name; "
@@ -217,8 +214,8 @@ def open_items(
 ) -> Items:
     """Open the items of a file or a log, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
 
-    Known sets have their own template, which that of ``reading`` replaces. Unless items are to be
-    ``labelled``, labels are not read. ``Items.lines`` needs the records to be kept.
+    The template of ``reading`` replaces that of a known set. Labels are read only if ``labelled``;
+    ``Items.lines`` needs ``keep_records``.
     """
     reading = reading or RecordFormat()
     check_there(source)
@@ -242,19 +239,17 @@ def open_items(
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
-    """The first ``n`` built-in questions, which ship with the package.
-
-    Their field ``family`` is not called ``group``, because items of a group count as repeats of one thing.
-    """
+    """The first ``n`` of the questions that ship with the package."""
     if not 1 <= n <= BUILTIN_SIZE:
         raise InputError(
             f"n must be between 1 and {BUILTIN_SIZE:,}, the number of built-in questions, not {n:,}"
         )
+    # The field is called `family`, not `group`: items of a group count as repeats of one thing.
     return islice(read_records(Path(__file__).with_name("builtin.jsonl.gz")), n)
 
 
 def hub_records(hosted: HubDataSet) -> Iterator[Record]:
-    """The rows of one split, in order; class numbers are replaced by class names."""
+    """The rows of a split in order, with class names instead of numbers."""
     try:
         import datasets
     except ImportError:
@@ -289,7 +284,6 @@ def _named(value: Any, names: list[str] | None) -> Any:
 
 
 def _explained(hosted: HubDataSet, error: Exception) -> InputError:
-    """Turn an error from loading a data set into one line that says what to do."""
     if isinstance(error, FileNotFoundError):
         return InputError(f"{hosted}: no such data set, or it needs a login ({printable(str(error), 120)})")
     if isinstance(error, ConnectionError | TimeoutError):
@@ -303,7 +297,7 @@ def _explained(hosted: HubDataSet, error: Exception) -> InputError:
 
 
 def _counted(rows: Iterable[Record], wanted: int) -> Iterator[Record]:
-    """Yield the rows, and raise if their number is wrong: in another split the ids would mean nothing."""
+    # With another number of rows it is another split, whose ids would mean nothing.
     count = 0
     for count, row in enumerate(rows, 1):  # noqa: B007 - read after the loop
         yield row

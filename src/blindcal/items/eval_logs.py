@@ -1,9 +1,8 @@
-"""Questions in the logs of other tools, as records of items: what was asked, and the right answer.
+"""Questions from the logs of other tools, as records of items.
 
-Each tool has a small module that makes `LoggedQuestion` of its logs and offers a `LogReader`; what they have
-in common is here. A log says what was sent to a model, but seldom which answers were possible. They are the
-options of a question, the words that the log scores, or the few words that all targets are among. Questions
-that are answered in free text have no such answers, and cannot be audited.
+A tool's module turns its logs into `LoggedQuestion` objects and offers a `LogReader`. Logs seldom say which
+answers were possible: they are the options of a question, the words that were scored, or the few words that
+occur as targets. Without any of these, answers are free text, and cannot be audited.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ _RESERVED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedQuestion:
-    """A question in a log, with the messages as they were sent; a plain prompt is one message.
+    """A question in a log, with its messages as sent; a plain prompt is one message.
 
-    ``question`` is the text of the question itself. If it has ``choices``, they are shown in a prompt of ours
-    and answered with letters, and ``target`` is the letter of the right one. If not, the messages are asked
-    as they were, and answered with one of the ``answers``, if the log names them.
+    With ``choices``, the text ``question`` is asked in a prompt of ours, and ``target`` is the right letter.
+    Otherwise the messages are asked unchanged, and ``answers`` are the answer words if the log names them.
     """
 
     id: str | int
@@ -47,13 +45,12 @@ class LoggedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class LogReader:
-    """The reader of one tool's logs: whether a file is one of them, and its questions."""
+    """Recognises and reads the logs of one tool."""
 
     recognises: Callable[[Path], bool]
     questions: Callable[[Path, RecordFormat], Iterable[LoggedQuestion]]
 
     def records(self, path: Path, reading: RecordFormat) -> Iterator[Record]:
-        """The questions of a log as records of items."""
         try:
             yield from item_records(list(self.questions(path, reading)), reading.answers)
         except InputError as error:
@@ -61,7 +58,7 @@ class LogReader:
 
 
 def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = ()) -> Iterator[Record]:
-    """The questions as records; ``named`` are the answers that the user names, if any."""
+    """Questions as records of items; ``named`` are the answers that the user sets."""
     words: tuple[str, ...] = ()
     if not named and any(not each.choices and not each.answers for each in questions):
         words = _target_words(questions)
@@ -74,14 +71,13 @@ def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = (
 
 
 def two_words(options: Sequence[str]) -> tuple[str, str]:
-    """Two answer words with the positive one first: yes or true, or else the second of them."""
+    """Two answer words, the positive one first: yes or true, else the second."""
     first, second = options
     positive = {pair[0] for pair in _PAIRS}
     return (first, second) if first.casefold() in positive else (second, first)
 
 
 def _prompt(each: LoggedQuestion) -> Record:
-    """The fields from which the prompt is made."""
     *before, last = each.messages
     if not each.choices:
         alone = not before and last.role in ("user", "prompt")
@@ -96,7 +92,6 @@ def _prompt(each: LoggedQuestion) -> Record:
 
 
 def _target_words(questions: Sequence[LoggedQuestion]) -> tuple[str, ...]:
-    """The words that all targets are among, the positive one first if there are two."""
     targets = list(dict.fromkeys(each.target for each in questions if not each.choices))
     folded = {target.casefold() for target in targets}
     for pair in _PAIRS:
@@ -117,7 +112,6 @@ def _target_words(questions: Sequence[LoggedQuestion]) -> tuple[str, ...]:
 
 
 def _spelled_alike(pair: tuple[str, str], example: str) -> tuple[str, str]:
-    """The words of a pair, with capital letters where the example has them."""
     if example.isupper():
         return pair[0].upper(), pair[1].upper()
     return (pair[0].title(), pair[1].title()) if example[:1].isupper() else pair

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from inspect_ai.log import EvalLog, EvalSample
     from inspect_ai.model import ChatMessage
 
-_HEAD = 4096  # bytes at the start of a log in JSON that name its parts
+_HEAD = 4096  # bytes; the start of a JSON log names its parts
 
 
 def _recognises(path: Path) -> bool:
@@ -28,10 +28,9 @@ def _recognises(path: Path) -> bool:
 
 
 def _questions(path: Path, _: RecordFormat) -> Iterator[LoggedQuestion]:
-    """The samples of a log, each once: of several epochs, the first."""
     samples: dict[str, EvalSample] = {}
     for sample in _read(path).samples or ():
-        samples.setdefault(str(sample.id), sample)
+        samples.setdefault(str(sample.id), sample)  # the first of several epochs
     for sample in samples.values():
         try:
             yield _question(sample)
@@ -71,7 +70,6 @@ def _question(sample: EvalSample) -> LoggedQuestion:
 
 
 def _sent(sample: EvalSample) -> list[ChatMessage]:
-    """The messages before the model's answer."""
     sent = list(sample.messages)
     if sent and sent[-1].role == "assistant":
         sent.pop()
@@ -99,7 +97,6 @@ def _message(message: ChatMessage) -> Message:
 
 
 def _target(sample: EvalSample, choices: tuple[str, ...]) -> str:
-    """The right answer: a word, or the letter of the right choice."""
     given = [sample.target] if isinstance(sample.target, str) else sample.target
     if len(given) != 1 or not given[0].strip():
         raise InputError(

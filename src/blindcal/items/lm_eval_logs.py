@@ -1,4 +1,4 @@
-"""Questions from the sample logs of lm-evaluation-harness, files named ``samples_TASK_DATE.jsonl``."""
+"""Questions from the sample logs of lm-evaluation-harness, ``samples_TASK_DATE.jsonl``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from blindcal.records import Message
 from blindcal.text import encodable, printable
 
 _KEYS = {"doc_id", "doc", "arguments", "target"}
-_CUES = ("Answer:", "A:")  # with which prompts end whose continuation is scored
+_CUES = ("Answer:", "A:")  # endings of prompts whose continuation is scored
 
 
 def _templated(path: Path) -> bool:
-    """Whether prompts went through a chat template, as ``results_DATE.json`` beside the samples says.
-
-    Without that file it is not known, and none is assumed.
-    """
+    # `results_DATE.json` says whether prompts went through a chat template; without it, none is assumed.
     results = path.with_name(f"results_{path.name.removesuffix('.jsonl').rpartition('_')[2]}.json")
     try:
         return bool(json.loads(results.read_bytes()).get("chat_template"))
@@ -33,7 +30,6 @@ def _templated(path: Path) -> bool:
 
 
 def _recognises(path: Path) -> bool:
-    """Whether the first line of a file is that of a sample log."""
     try:
         return path.suffix.lower() == ".jsonl" and set(decode(next(json_lines(path))[1])) >= _KEYS
     except (StopIteration, InputError, *UNREADABLE):
@@ -41,7 +37,6 @@ def _recognises(path: Path) -> bool:
 
 
 def _questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion]:
-    """The samples of a log, each once; of several filters, the first."""
     if _templated(path) and reading.role != "prompt":
         raise InputError(
             f"{path}: its prompts are filled in by a chat template already",
@@ -50,7 +45,7 @@ def _questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion]:
         )
     samples: dict[str, Record] = {}
     for record in read_records(path):
-        samples.setdefault(str(record.get("doc_id")), record)
+        samples.setdefault(str(record.get("doc_id")), record)  # the first of several filters
     questions, scored = [], []
     for number, sample in enumerate(samples.values(), 1):
         try:
@@ -65,7 +60,6 @@ def _questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion]:
 
 
 def _question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
-    """A sample as a question, and the texts that were scored as its answers, if any were."""
     requests = [tuple(request.values()) for request in sample["arguments"].values()]
     first = requests[0]
     messages = _messages(first[0])
@@ -94,8 +88,7 @@ def _question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
 
 
 def _messages(given: Any) -> tuple[Message, ...]:
-    """What was sent: a prompt, or a chat as text of JSON."""
-    if isinstance(given, list):
+    if isinstance(given, list):  # a chat, as JSON text
         (given,) = given
         return tuple(
             Message(str(message["role"]), encodable(message["content"])) for message in json.loads(given)
@@ -104,7 +97,7 @@ def _messages(given: Any) -> tuple[Message, ...]:
 
 
 def _right(target: Any, options: tuple[str, ...]) -> int:
-    """The number of the right option: targets are indices, or else the text of one."""
+    # Targets are indices, or else the text of an option.
     text = str(target).strip()
     index = int(text) if text.isdigit() and int(text) < len(options) else None
     if index is not None and text in options and options[index] != text:  # the harness writes all as text
@@ -125,7 +118,6 @@ def _right(target: Any, options: tuple[str, ...]) -> int:
 def _with_answers(
     questions: Sequence[LoggedQuestion], scored: Sequence[tuple[str, ...]]
 ) -> list[LoggedQuestion]:
-    """Questions with the answers that were scored: the same words for all, or else options of each."""
     shown = [tuple(text.strip() for text in options) for options in scored]
     most = max(shown, key=len)
     letters = all(options == LETTERS[: len(options)] for options in shown)
@@ -142,7 +134,6 @@ def _with_answers(
 
 
 def _without_cue(prompt: str) -> str:
-    """A prompt without the cue at its end, after which an option would follow."""
     text = prompt.rstrip()
     for cue in _CUES:
         if text.endswith(f"\n{cue}"):

@@ -1,7 +1,4 @@
-"""Questions from a file, labelled for an audit or not: JSON lines, CSV or Parquet, gzipped or not.
-
-A file is read once from start to end. Every record is checked, and its item is kept in memory.
-"""
+"""Questions with or without labels, read once from a file, checked, and kept in memory."""
 
 from __future__ import annotations
 
@@ -22,14 +19,13 @@ from blindcal.records import IntArray, Item
 from blindcal.text import printable
 
 MOST_PARTS = 200
-"""The most values that the field of a breakdown may have."""
+"""Maximum number of values of the breakdown field."""
 
 
 class Items:
-    """The items of a file or a set, in order.
+    """The items of a file or a set, in order; their records are kept only for `lines`.
 
-    Unless they are ``labelled``, labels are not read, and ``labels_ignored`` says whether there are any. The
-    records are kept only for `lines`.
+    Labels are read only if ``labelled``; otherwise ``labels_ignored`` says whether there are any.
     """
 
     def __init__(
@@ -66,7 +62,7 @@ class Items:
         return iter(self._items)
 
     def lines(self) -> Iterator[bytes]:
-        """Every item as a line of a file that needs no template; fields not used in the prompt are kept."""
+        """Each item as a line of a file that needs no template; fields not used in the prompt are kept."""
         assert self._records is not None
         reading = self._reading
         gone = {reading.id_field, reading.label_field, "prompt", "id", "label", *reading.fields}
@@ -82,15 +78,11 @@ class Items:
 
     @cached_property
     def labels(self) -> IntArray:
-        """The label of every item."""
         return np.array([item.label for item in self._items], np.int64)
 
     @cached_property
     def words(self) -> tuple[str, ...] | None:
-        """The answer words, the positive one first if there are two; ``None`` if the records name none.
-
-        They are letters if prompts show choices. The second of two choices is the positive answer.
-        """
+        """Answer words (letters for choices), the positive one of two first; ``None`` if none are named."""
         if self._words != ():
             return self._words
         most = max(item.choices for item in self._items)
@@ -98,18 +90,18 @@ class Items:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The answer words if there are more than two, in the order of their numbers; else empty."""
+        """The answer words in the order of their numbers if there are more than two; else empty."""
         words = self.words or ()
         return words if len(words) > 2 else ()
 
     @cached_property
     def choices(self) -> IntArray | None:
-        """The number of answers of every item; ``None`` if all have two."""
+        """Number of answers per item; ``None`` if all have two."""
         return np.array([item.choices for item in self._items], np.int64) if self.answers else None
 
     @cached_property
     def groups(self) -> IntArray | None:
-        """The number of every item's `resampling_units`; ``None`` if every item stands alone."""
+        """The `resampling_units` of the items; ``None`` if each item is its own."""
         names = [item.group for item in self._items]
         if not any(names):
             return resampling_units(None, self._prompts)
@@ -126,20 +118,16 @@ class Items:
 
     @property
     def parts(self) -> tuple[str | None, ...] | None:
-        """The part of every item; ``None`` without a breakdown."""
+        """Part of each item; ``None`` without a breakdown."""
         return None if self._reading.by_field is None else tuple(item.part for item in self._items)
 
     @property
     def digest(self) -> str:
-        """A hash of everything that would be asked, labels and groups included.
-
-        It tells a run whether it is continued with the same questions.
-        """
+        """Hash of all that is asked, labels and groups included, by which a run recognises its questions."""
         return self._digest.hexdigest()
 
     @cached_property
     def characters(self) -> int:
-        """The length of all prompts."""
         return sum(len(message.content) for item in self._items for message in item.messages)
 
     def _add(self, record: Record) -> None:
@@ -185,10 +173,7 @@ def load(
     labelled: bool = True,
     keep_records: bool = False,
 ) -> Items:
-    """Read and check a file of items; an error names the file, the line and the field.
-
-    Unless items are to be ``labelled``, they need no labels.
-    """
+    """Read and check a file of items, with labels if ``labelled``; errors name the file, line and field."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
@@ -204,7 +189,7 @@ def collect(
     labelled: bool = True,
     keep_records: bool = False,
 ) -> Items:
-    """Check records that do not come from a single file; ``name`` replaces the file name in messages."""
+    """Like `load`, for records that are not from one file; errors show ``name`` as the file."""
     numbered = ((f"record {number}", record) for number, record in enumerate(records, 1))
     return Items(
         Path(name), reading or RecordFormat(), numbered, labelled=labelled, keep_records=keep_records
@@ -212,7 +197,6 @@ def collect(
 
 
 def _mixed_words(words: tuple[str, ...] | None, before: tuple[str, ...] | None, record: Record) -> InputError:
-    """The error about a record with other answers than those before it."""
     if () in (words, before):
         which = "no" if before == () else "a"
         return InputError(

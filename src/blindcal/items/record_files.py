@@ -1,4 +1,4 @@
-"""The records of JSON lines, CSV, TSV and Parquet files; errors name the file and the place."""
+"""Read records from JSON lines, CSV, TSV and Parquet files; errors name the file and the place."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from blindcal.text import printable
 
 Record: TypeAlias = dict[str, Any]
 Numbered: TypeAlias = Iterator[tuple[str, Record]]
-"""Records, each with its place."""
+"""Records, each with its place, such as ``line 3``."""
 
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error)
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a file, unchanged."""
     return (record for _, record in numbered_records(path))
 
 
 def numbered_records(path: Path) -> Numbered:
-    """The records of a file, each with its place."""
+    """Iterate over the records of a file, each with its place."""
     at = "the start"
     try:
         for at, record in READERS[format_of(path)](path):
@@ -41,14 +40,14 @@ def numbered_records(path: Path) -> Numbered:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The records of a file as lines of JSON, which are not checked if the file has such lines."""
+    """The records of a file as lines of JSON; those of a JSON lines file are not checked."""
     if format_of(path) in JSON_LINES:
         return json_lines(path)
     return ((where, as_line(record)) for where, record in READERS[format_of(path)](path))
 
 
 def format_of(path: Path) -> str:
-    """The ending that says what a file is written in, without ``.gz``."""
+    """The ending that tells the format of a file, without ``.gz``."""
     name = Path(path.stem) if is_zipped(path) else path
     if (suffix := name.suffix.lower()) not in READERS:
         raise InputError(f"{path}: its name must end in {', '.join(READERS)}, or one of these and .gz")
@@ -56,12 +55,11 @@ def format_of(path: Path) -> str:
 
 
 def is_zipped(path: Path) -> bool:
-    """Whether the name of a file says that it is gzipped."""
     return path.suffix.lower() == ".gz"
 
 
 def unreadable(error: Exception) -> str:
-    """Why a file cannot be read, and what helps."""
+    """Why a file cannot be read, and a remedy."""
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8 text; convert it first"
     if isinstance(error, OSError) and error.errno is not None:
@@ -72,12 +70,11 @@ def unreadable(error: Exception) -> str:
 
 
 def as_line(record: Record) -> bytes:
-    """A record as a line of JSON."""
     return json.dumps(record, default=_as_text).encode() + b"\n"
 
 
 def plain(record: Record) -> Record:
-    """A record with the values that JSON has; all others as text. Bytes must be UTF-8."""
+    """Convert values that JSON lacks to text; bytes must be UTF-8."""
     return cast(Record, json.loads(as_line(record)))
 
 
@@ -92,7 +89,6 @@ def _as_text(value: object) -> str:
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """The lines of a file, each with its place."""
     with _binary(path) as file:
         for number, line in enumerate(file, 1):
             yield f"line {number}", line
@@ -157,7 +153,6 @@ def _binary(path: Path) -> BinaryIO:
 
 
 def decode(line: bytes) -> Record:
-    """A line of JSON as a record."""
     from blindcal.json_form import JsonError, read_json  # scores are read without it
 
     try:

@@ -1,4 +1,4 @@
-"""How a record becomes an item: which fields mean what, and how its prompt is made."""
+"""Convert records to items: what each field means, and how the prompt is made."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from blindcal.records import UNLABELLED, Item, Message
 from blindcal.text import encodable, printable
 
 WORDS_FIELD = "answer_words"
-"""The field that names the answer words of a set of questions, the positive one first: ``True/False``."""
+"""Field with the two answer words, the positive one first: ``True/False``."""
 ANSWERS_FIELD = "answers"
-"""The field that names any number of answer words, as a list or as ``joy,anger,fear``."""
+"""Field with all answer words, as a list or as ``joy,anger,fear``."""
 
 _LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -36,10 +36,10 @@ _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFormat:
-    """How a record becomes an item: which fields mean what, and how the prompt is made.
+    """How to convert records to items.
 
-    ``template`` is plain text with ``{field}`` for the record's fields and ``{{`` for a brace; text from a
-    record is never expanded again. Items whose prompt shows choices are answered with letters. ``role`` is
+    ``template`` is plain text with ``{field}`` for a field of the record and ``{{`` for a brace; braces in a
+    record's own text are left alone. Items whose prompt shows choices are answered with letters. ``role`` is
     ``user`` for chat and ``prompt`` for plain completions.
     """
 
@@ -102,10 +102,7 @@ class RecordFormat:
         return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.template or "") if match[1])
 
     def item(self, record: Record, number: int, *, labelled: bool = True) -> Item:
-        """Convert a record to an item; raises `InputError` that names the field.
-
-        If items are not to be ``labelled``, no label is read, even if the record has one.
-        """
+        """Convert a record to an item, with its label if ``labelled``; errors name the field."""
         for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
             if field != usual and field not in record:  # only fields of the default names may be missing
                 raise _missing(record, field, f"{usual}_field")
@@ -121,7 +118,7 @@ class RecordFormat:
         )
 
     def choices(self, record: Record, number: int) -> Choices | None:
-        """The options of a record in the order in which they are shown; ``None`` if the prompt shows none."""
+        """The options in the order shown; ``None`` if the prompt shows none."""
         if not self.has_options(record):
             if self.permute is None:
                 return None
@@ -143,23 +140,17 @@ class RecordFormat:
         return choices if self.permute is None else choices.permuted(self.permute, number)
 
     def has_options(self, record: Record) -> bool:
-        """Whether the prompt of a record shows its choices, whose letters are then the answers.
-
-        A record that names two answer words is a question about those, and other fields are its own.
-        """
+        """Whether the prompt shows options to answer with letters; never if the record names two words."""
         if record.get(CHOICES_FIELD) in (None, "") or record.get(WORDS_FIELD):
             return False
         return self.template is None or CHOICES_FIELD in self.fields
 
     def words(self, record: Record) -> tuple[str, ...] | None:
-        """The answer words of a record, the positive one first if there are two; ``None`` if none are named.
-
-        They are empty if it is answered with the letters of its options.
-        """
+        """The answer words, the positive one of two first; ``None`` if none are named, ``()`` for letters."""
         return () if self.has_options(record) else self.named_answers(record) or _answer_words(record)
 
     def named_answers(self, record: Record) -> tuple[str, ...]:
-        """The answers that the settings or the record name, which labels may name too; none with options."""
+        """The answers that the settings or the record name; empty if the record has options."""
         if self.has_options(record):
             return ()
         given = record.get(ANSWERS_FIELD)
@@ -172,7 +163,6 @@ class RecordFormat:
             raise InputError(error.message, remedy=f"{error.remedy}; {hint}".lstrip("; ")) from None
 
     def label(self, record: Record, number: int = 0) -> int:
-        """The label of a record; raises `InputError` that names the field."""
         return self._label(record, self.choices(record, number), self.named_answers(record))
 
     def _label(self, record: Record, choices: Choices | None, answers: tuple[str, ...]) -> int:
@@ -271,8 +261,7 @@ def _fill(template: str, record: Record) -> str:
 
 
 def _short(label: Any) -> str:
-    """A label as text, without the decimal places that columns of floats have."""
-    return str(label).strip().removesuffix(".0")
+    return str(label).strip().removesuffix(".0")  # columns of floats have 1.0 for 1
 
 
 def _text(value: Any, field: str) -> str:

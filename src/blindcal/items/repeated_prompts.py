@@ -1,4 +1,4 @@
-"""Prompts that several items share: their answers are alike, so such items are not independent."""
+"""Items that share a prompt: their answers are alike, so the items are not independent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from blindcal.records import IntArray
 
 @dataclass(frozen=True, slots=True)
 class RepeatedPrompts:
-    """How many ``items`` repeat an earlier prompt; ``conflicting`` share a prompt with different labels."""
+    """``items`` repeat an earlier prompt; ``conflicting`` ones share a prompt with different labels."""
 
     items: int
     conflicting: int
 
 
 def repeated_prompts(prompts: IntArray, labels: IntArray) -> RepeatedPrompts | None:
-    """Count the items whose prompt, given as a hash, is not their own; ``None`` if there are none."""
+    """Count repeated prompts, given as hashes; ``None`` if there are none."""
     codes = _in_order(prompts)
     size = np.bincount(codes)
     if size.size == codes.size:
@@ -31,8 +31,7 @@ def repeated_prompts(prompts: IntArray, labels: IntArray) -> RepeatedPrompts | N
 def resampling_units(groups: IntArray | None, prompts: IntArray) -> IntArray | None:
     """The unit of each item, numbered in order of appearance; ``None`` if each item is its own.
 
-    A unit is a group, or several groups that have a prompt in common; ``groups`` and ``prompts`` are hashes.
-    Without groups, items with the same prompt are a unit.
+    A unit is a group, merged with groups that share a prompt; without groups, the items with the same prompt.
     """
     codes = _in_order(prompts)
     distinct = np.unique(codes).size
@@ -52,7 +51,7 @@ def resampling_units(groups: IntArray | None, prompts: IntArray) -> IntArray | N
 
 
 def _in_order(values: IntArray) -> IntArray:
-    """Numbers in order of appearance instead of the values: hashes differ between processes."""
+    # Hashes differ between processes; the order of appearance does not.
     _, first, codes = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(first.size, np.int64)
     rank[np.argsort(first)] = np.arange(first.size)

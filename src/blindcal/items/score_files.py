@@ -1,9 +1,9 @@
-"""Score files: known probabilities of a model on labelled items, in any format of files of items.
+"""Score files: known probabilities of a model on labelled items, in any format of item files.
 
-A score file has the columns id, label and p. A logit file has one column per spelling of an answer word,
-named ``text|token id``, from which all probabilities follow (METHOD 1). A choice file is about more than two
-answers (METHOD 8): it has a column ``logit_<answer>`` for each. Files that ``blindcal score`` wrote also say
-in the column ``asked`` what was asked of which model (`asked_of`).
+A score file has the columns id, label and p. A logit file has a column ``text|token id`` per spelling of an
+answer word, from which all probabilities follow (METHOD 1). A choice file has a column ``logit_<answer>`` for
+each of more than two answers (METHOD 8). Files from ``blindcal score`` also identify prompt and model in the
+column ``asked`` (`asked_of`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from blindcal.text import printable, spoken
 
 Table: TypeAlias = dict[str, list[Any]]
 
-#: Answer words to look for in a logit file if none are given.
+#: Answer words to look for in a logit file by default.
 WORDS = (("True", "False"), ("Yes", "No"))
 ASKED = "asked"
 LOGIT = "logit_"
-"""What the names of a choice file's columns of logits begin with; the answer follows."""
+"""Prefix of the logit columns of a choice file; the answer follows."""
 _ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet|eval))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
 LABEL, PROBABILITY = "0 or 1", "a number in [0, 1]"
@@ -43,10 +43,9 @@ RULES: dict[str, Callable[[FloatArray], Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """The ids, labels and probabilities of a file, in its order, and what the probabilities are.
+    """Ids, labels and probabilities in the order of a file; ``column`` says which probabilities.
 
-    ``tokens`` and their ``logits``, one column each, are the content of a logit file. ``asked`` is what
-    `asked_of` says of each row, if the file has it.
+    A logit file has ``tokens`` and their ``logits``, a column each; ``asked`` is the `asked_of` of each row.
     """
 
     path: str
@@ -59,7 +58,7 @@ class Scores:
     asked: tuple[str, ...] = ()
 
     def about(self, targets: Targets) -> Scores:
-        """With the probabilities of exactly these tokens if the file has their logits; else unchanged."""
+        """Recompute the probabilities for exactly these tokens; unchanged if the file lacks their logits."""
         if self.logits is None or not {*targets.positive, *targets.negative} <= set(self.tokens):
             return self
         p = answer_probabilities(self.tokens, self.logits, targets)
@@ -68,10 +67,9 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceScores:
-    """The ids, labels and logits of a choice file, in its order.
+    """Ids, labels (numbers of the right answers) and logits of a choice file, in its order.
 
-    ``logits`` has a column per answer, and minus infinity where an item does not have the answer. ``labels``
-    are the numbers of the right answers, and ``asked`` is that of `Scores`.
+    ``logits`` has a column per answer, minus infinity for answers that an item lacks.
     """
 
     path: str
@@ -83,27 +81,25 @@ class ChoiceScores:
 
     @property
     def choices(self) -> IntArray:
-        """The number of answers that each item has."""
         return np.asarray(np.isfinite(self.logits).sum(axis=1), np.int64)
 
 
 def prompt_digest(item: Item) -> str:
-    """A digest of an item's prompt and label."""
     asked = [item.label, *((message.role, message.content) for message in item.messages)]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
 
 
 def asked_of(item: Item, model: str) -> str:
-    """What was asked of which model: the `prompt_digest`, a space, and the model."""
+    """Identify what was asked of which model: the `prompt_digest`, a space, and the model."""
     return f"{prompt_digest(item)} {model}"
 
 
 def read_scores(path: Path, column: str = "p", words: tuple[str, ...] | None = None) -> Scores:
-    """Read ids (by default row numbers), labels and probabilities from a score or logit file.
+    """Read a score or logit file; ids are row numbers if it has none.
 
-    ``column`` is p, p_max or p_sum (METHOD 1: pair, max or sum). Score files without this column fall back
-    to p; for logit files it is computed. ``words`` are the positive and the negative answer word in a logit
-    file; by default the first pair of `WORDS` that it has. Errors name the file, the row and the column.
+    ``column`` is p, p_max or p_sum (METHOD 1: pair, max or sum): computed for a logit file, and p if a score
+    file lacks it. ``words`` are the positive and the negative answer word of a logit file, by default the
+    first pair of `WORDS` in it.
     """
     table = read_table(path)
     spelled = any("|" in name for name in table)
@@ -130,17 +126,16 @@ def read_scores(path: Path, column: str = "p", words: tuple[str, ...] | None = N
 
 
 def is_choice_file(path: Path) -> bool:
-    """Whether a file has the logits of several answers; `read_choices` reads it."""
+    """Whether a file has the logits of several answers, for `read_choices`."""
     _, first = next(numbered_records(path), ("", {}))
     return sum(name.startswith(LOGIT) for name in first) > 1
 
 
 def read_choices(path: Path) -> ChoiceScores:
-    """Read ids (by default row numbers), labels and the logits of every answer from a choice file.
+    """Read a choice file; ids are row numbers if it has none.
 
-    A label is the number of the right answer, from 0 up in the order of the columns, or its name. A logit
-    that is empty, NaN or minus infinity says that the item does not have this answer, nor any after it.
-    Errors name the file, the row and the column.
+    A label is the name of the right answer, or its number from 0 in the order of the columns. A logit that is
+    empty, NaN or minus infinity means that the item lacks this answer, and all after it.
     """
     table = read_table(path)
     columns = [name for name in table if name.startswith(LOGIT)]
@@ -177,7 +172,6 @@ def read_choices(path: Path) -> ChoiceScores:
 
 
 def _choice_logits(path: Path, table: Table, name: str) -> FloatArray:
-    """A column of logits; minus infinity where there is none."""
     missing = np.array([value is None or str(value).strip().lower() in ("", "nan") for value in table[name]])
     numbers = np.array([_number(value) for value in table[name]])
     rule = "a number, or empty if the item does not have this answer"
@@ -186,7 +180,6 @@ def _choice_logits(path: Path, table: Table, name: str) -> FloatArray:
 
 
 def _choice_labels(path: Path, given: Sequence[Any], answers: tuple[str, ...]) -> IntArray:
-    """The numbers of the answers that labels count to, or else name."""
     texts = [str(value).strip().removesuffix(".0") for value in given]
     numbers = tuple(map(str, range(len(answers))))
     counted, named = (all(text in names for text in texts) for names in (numbers, answers))
@@ -205,12 +198,12 @@ def _choice_labels(path: Path, given: Sequence[Any], answers: tuple[str, ...]) -
 
 
 def stem(path: Path) -> str:
-    """The name of a file without the endings of its format; other dots stay."""
+    """The file name without the endings of its format; other dots stay."""
     return _ENDING.sub("", path.name)
 
 
 def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, ...] | None = None) -> Targets:
-    """The two tokens that are spelled exactly like the answer words."""
+    """The two tokens spelled exactly like the answer words."""
     pairs = WORDS if words is None else (words,)
     by_text = {token.text: token for token in reversed(tokens)}
     for positive, negative in pairs:
@@ -226,7 +219,7 @@ def answers_in(path: Path, tokens: Sequence[Token], words: tuple[str, ...] | Non
 
 
 def every_spelling(tokens: Sequence[Token], targets: Targets, semantics: Semantics) -> Targets:
-    """Targets with every recorded spelling of the two words instead of one each."""
+    """Extend targets to every recorded spelling of their two words."""
     positive, negative = (
         tuple(token for token in tokens if spoken(token.text) == spoken(side[0].text))
         for side in (targets.positive, targets.negative)
@@ -235,7 +228,7 @@ def every_spelling(tokens: Sequence[Token], targets: Targets, semantics: Semanti
 
 
 def answer_probabilities(tokens: Sequence[Token], logits: FloatArray, targets: Targets) -> FloatArray:
-    """The hidden probability of the positive answer (METHOD 1), from one column of logits per token."""
+    """Hidden probability of the positive answer (METHOD 1); ``logits`` has a column per token."""
     place = {token.id: column for column, token in enumerate(tokens)}
     positive, negative = (
         logits[:, [place[token.id] for token in side]] for side in (targets.positive, targets.negative)
@@ -274,27 +267,26 @@ def read_table(path: Path) -> Table:
 
 
 def column_of(path: Path, table: Table, name: str) -> list[Any]:
-    """A column that a file must have."""
     if name not in table:
         raise InputError(f"{path}: has no column {name!r}, only {_names(table)}")
     return table[name]
 
 
 def ids_of(table: Table) -> tuple[str, ...]:
-    """The ids, by default the numbers of the rows."""
+    """The ids, or row numbers if there are none."""
     size = len(next(iter(table.values())))
     return tuple(map(str, table.get("id", range(size))))
 
 
 def number_column(path: Path, table: Table, name: str, rule: str = "a number") -> FloatArray:
-    """A column as numbers that keep one of the `RULES`."""
+    """A column as numbers that satisfy one of the `RULES`."""
     numbers = np.array([_number(value) for value in column_of(path, table, name)])
     _check(path, table, name, RULES[rule](numbers), rule)
     return numbers
 
 
 def spelled_logits(path: Path, table: Table) -> tuple[tuple[Token, ...], FloatArray]:
-    """The tokens that columns are named after, and their logits."""
+    """The tokens and logits of all columns named ``text|token id``."""
     tokens = []
     names = [name for name in table if "|" in name]
     for name in names:

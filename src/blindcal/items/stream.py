@@ -1,11 +1,9 @@
-"""Records that arrive over time: from a growing file, a folder of files, or standard input.
+"""Records that arrive over time (questions, labels or both) in a file, a folder, or standard input.
 
-A record brings a question, a label, or both.
-
-A stream is read in pieces, and after each piece the `Position` in every file can be kept. A file of JSON
-lines may grow: it is read on from where it ended, and a last line that is not complete yet is left for the
-next time. Files of other kinds are read whole, and again from their end if they have changed. Nothing is lost
-if a position is: a record that is read twice is a duplicate, and a watch tells by the id.
+A stream is read in pieces, each with the `Position` up to which every file was read. JSON lines are read on
+from there, and an incomplete last line waits for the next read. Other files are read whole, and again from
+that position once they change. Losing a position loses nothing: records that are read twice are duplicates,
+recognised by id.
 """
 
 from __future__ import annotations
@@ -42,18 +40,15 @@ from blindcal.records import UNLABELLED, Arrival, Position
 from blindcal.text import encodable, printable, spoken
 
 Lines: TypeAlias = list[tuple[str, bytes]]
-"""Lines of a stream, each with where it is."""
+"""Lines of a stream, each with its place."""
 STANDARD_INPUT = "-"
-_HEAD = 1024  # bytes at the start of a file that tell whether it is still the same one
-_BROKEN = b"{"  # stands for the rest of a file that cannot be read on: no record
+_HEAD = 1024  # bytes at the start of a file by which it is recognised
+_BROKEN = b"{"  # not a record: stands for the rest of an unreadable file
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Lines of a stream, and how far its files were read, by name.
-
-    ``ended`` says that nothing more is there now, ``closed`` that nothing more will ever come.
-    """
+    """Lines, and positions by file name; ``ended`` means no more for now, ``closed`` no more ever."""
 
     lines: Lines = field(default_factory=list)
     positions: dict[str, Position] = field(default_factory=dict)
@@ -62,7 +57,7 @@ class StreamPiece:
 
 
 def open_stream(source: str | Path) -> FileStream | LineStream:
-    """The stream of a file, of a folder, or of standard input (``-``)."""
+    """Open a file, a folder, or standard input (``-``) as a stream."""
     if str(source) == STANDARD_INPUT:
         return LineStream(sys.stdin.buffer)
     path = Path(source)
@@ -74,14 +69,14 @@ def open_stream(source: str | Path) -> FileStream | LineStream:
 
 
 class FileStream:
-    """The records of a file, or of the files in a folder in the order of their names."""
+    """The records of a file, or of the files in a folder in order of name."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.name = path, str(path)
         self._open: tuple[Path, str, int, Iterator[tuple[str, bytes]]] | None = None
 
     def read(self, most: int, positions: Mapping[str, Position]) -> StreamPiece:
-        """The next lines, ``most`` at most, from these positions on."""
+        """At most ``most`` lines, from the given positions on."""
         lines: Lines = []
         moved: dict[str, Position] = {}
         try:
@@ -106,7 +101,6 @@ class FileStream:
         return [path for path in files if path.name.lower().removesuffix(".gz").endswith(tuple(READERS))]
 
     def _grown(self, path: Path, before: Position, most: int) -> tuple[Lines, Position, bool]:
-        """Complete lines from a position on, and whether some are left; from the start if it was replaced."""
         lines: Lines = []
         with path.open("rb") as file:
             place, left = before.place if _same_start(file, before) else 0, False
@@ -123,7 +117,6 @@ class FileStream:
             return lines, Position(place, _start(file, place)), left
 
     def _whole(self, path: Path, before: Position, most: int) -> tuple[Lines, Position, bool]:
-        """Records from a position on, and whether some are left; none if it was read to its end before."""
         status = path.stat()
         mark = f"{status.st_size}:{status.st_mtime_ns}"
         if before.mark == mark:
@@ -145,15 +138,12 @@ class FileStream:
             lines.append((words, _BROKEN))
         else:
             if place > before.place and not _settled(path, status.st_size):
-                place -= 1  # half of a record, perhaps: it is read again once the file has changed
+                place -= 1  # maybe half of a record: read it again once the file has changed
         return lines, Position(place, mark), False
 
 
 class LineStream:
-    """The lines of a file that has no positions, such as a pipe, read by a thread as they come.
-
-    What was read is nowhere else any more.
-    """
+    """Lines of a pipe or the like, read by a thread as they arrive; they cannot be read again."""
 
     def __init__(self, file: BinaryIO, name: str = "standard input") -> None:
         self.name = name
@@ -169,7 +159,7 @@ class LineStream:
             self._lines.put(b"")
 
     def read(self, most: int, positions: Mapping[str, Position]) -> StreamPiece:  # noqa: ARG002 - read once
-        """The lines that have come, ``most`` at most."""
+        """At most ``most`` of the lines that have arrived."""
         lines: Lines = []
         with contextlib.suppress(queue.Empty):
             while len(lines) < most and not self._closed:
@@ -184,7 +174,7 @@ class LineStream:
 
 
 def _complete(line: bytes) -> bool:
-    """Whether a line without its end is a record: half of one never is."""
+    # Half of a JSON object never decodes.
     try:
         decode(line)
     except InputError:
@@ -193,7 +183,7 @@ def _complete(line: bytes) -> bool:
 
 
 def _settled(path: Path, size: int) -> bool:
-    """Whether the last record of a file that had this size is complete; text ends with a line, then."""
+    # CSV is complete if it has not grown since it was read and ends with a newline.
     if not path.name.lower().endswith((".csv", ".tsv")):
         return True
     with path.open("rb") as file:
@@ -204,14 +194,12 @@ def _settled(path: Path, size: int) -> bool:
 
 
 def _start(file: BinaryIO, place: int) -> str:
-    """What tells the start of a file that was read up to a place from that of another one."""
     file.seek(0)
     head = file.read(min(place, _HEAD))
     return f"{len(head)}:{hashlib.blake2b(head, digest_size=8).hexdigest()}"
 
 
 def _same_start(file: BinaryIO, before: Position) -> bool:
-    """Whether a file is the one that was read up to a position, or has been replaced by another."""
     if not before.place:
         return True
     size = int(before.mark.partition(":")[0])
@@ -220,10 +208,9 @@ def _same_start(file: BinaryIO, before: Position) -> bool:
 
 
 class ArrivalReader:
-    """Reads the records of a stream, and of its labels, as the reference audit would.
+    """Reads the records of a stream, and their labels, as the reference audit would.
 
-    ``words`` are the answer words, the positive one first, which labels may name. ``by_field`` is the field
-    of the slices; an item may be without it.
+    Labels may name ``words``, the positive one first. An item may lack ``by_field``, the field of the slices.
     """
 
     def __init__(self, reading: RecordFormat, words: tuple[str, ...], by_field: str | None = None) -> None:
@@ -232,7 +219,7 @@ class ArrivalReader:
         self._by_field = by_field
 
     def record(self, line: bytes) -> Arrival:
-        """Read a record of the stream; without an id, the prompt stands for one."""
+        """Read a record of the stream; without an id, a digest of its prompt serves as one."""
         record, reading = decode(line), self._reading
         given = _name_in(record, reading.id_field)
         if given is not None and self._only_a_label(record):
@@ -264,7 +251,7 @@ class ArrivalReader:
         )
 
     def label(self, line: bytes) -> Arrival:
-        """Read a record that brings the label of an item."""
+        """Read a record that gives the label of an item."""
         record, field = decode(line), self._reading.id_field
         given = _name_in(record, field)
         if given is None:
@@ -281,7 +268,6 @@ class ArrivalReader:
             return 1 - self._words.index(word)
 
     def _only_a_label(self, record: Record) -> bool:
-        """Whether a record has a label and nothing that a prompt could be made of."""
         reading = self._reading
         usual = ("prompt", "messages", "question", CHOICES_FIELD)
         asked = usual if reading.template is None else reading.fields - {reading.id_field}
@@ -294,7 +280,6 @@ def _has(record: Record, field: str) -> bool:
 
 
 def _name_in(record: Record, field: str) -> str | None:
-    """The text of a field that names something; ``None`` if it is empty or not there."""
     if not _has(record, field):
         return None
     value = record[field]

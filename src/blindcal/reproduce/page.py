@@ -1,4 +1,4 @@
-"""Write a reproduced table: Markdown, CSV, its figures, and one page with everything."""
+"""Write a reproduced table: Markdown, CSV, figures, and one page with everything."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write(comparison: MethodTable, out: Path) -> Path:
 
 
 def draw(comparison: MethodTable) -> list[Drawing]:
-    """Every figure: the Pareto figure, then one per column."""
+    """The Pareto figure, then one figure per column."""
     drawings = []
     if any(comparison.mean_error(row) is not None for row in comparison.rows):
         title = "Cost against error: mean absolute error of each method against its queries per item"
@@ -68,7 +68,7 @@ def draw(comparison: MethodTable) -> list[Drawing]:
 def pareto_front(
     rows: Sequence[Row], cost: Callable[[Row], float], error: Callable[[Row], float]
 ) -> list[Row]:
-    """The rows with a smaller error than every other row of the same or a lower cost, cheapest first."""
+    """Rows with a smaller error than every other row of the same or a lower cost, cheapest first."""
     front: list[Row] = []
     for row in sorted(rows, key=lambda row: (cost(row), error(row))):
         if not front or error(row) < error(front[-1]):
@@ -77,7 +77,7 @@ def pareto_front(
 
 
 def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
-    """Mean absolute error against queries per item: a line per method, rings on the front."""
+    """Plot mean absolute error against queries per item, with rings on the Pareto front."""
     errors = {row: error for row in comparison.rows if (error := comparison.mean_error(row)) is not None}
     with drawing(ax, _WIDE, _TALL) as axes:
 
@@ -112,11 +112,11 @@ def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
 
 
 def plot_column(column: Column) -> Figure:
-    """The Blind Calibration Curves of a model on a data set, next to the white-box reliability diagram."""
+    """Plot a column's Blind Calibration Curves next to its white-box reliability diagram."""
     with figure_style():
         figure = Figure(figsize=(2 * _WIDE * 0.8, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
-        # the published method and ours at one query per item; if both are missing, the cheapest row
+        # The published method and ours at one query per item, else the cheapest row.
         usual = [row for row in (Row("blind", 1), Row("latent", 1)) if row in column.entries]
         rows = usual or sorted(column.entries, key=lambda row: row.queries)[:1]
         plot_calibration_curves(gap_bins(column, rows), left)
@@ -127,7 +127,7 @@ def plot_column(column: Column) -> Figure:
 
 
 def gap_bins(column: Column, rows: Sequence[Row]) -> dict[str, tuple[Bin, ...]]:
-    """Gaps of the oracle and of the given rows: mean over the seeds, ± standard deviation if several."""
+    """Gaps of the oracle and of the rows: mean over the seeds, ± standard deviation if several."""
     curves = {"oracle": column.oracle.bins}
     for row in rows:
         gaps = np.array([each.gaps for each in column.entries[row].measured])

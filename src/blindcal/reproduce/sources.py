@@ -1,8 +1,8 @@
-"""Sources of the table: a model's recorded probabilities on a data set, from a score or logit file.
+"""Sources of the table: recorded probabilities of a model on a data set, from score or logit files.
 
-A file is named ``MODEL__DATASET.csv`` or, for example, ``MODEL__DATASET__logits.csv.gz``. The model's name
-may contain two underscores, the data set's may not. Stated confidences are read from
-``MODEL__DATASET__verbalized.csv`` in the same folder, if it exists, with the columns id, label and text.
+Files are named ``MODEL__DATASET.csv`` or, for example, ``MODEL__DATASET__logits.csv.gz``; only the model's
+name may contain two underscores. Stated confidences are read from ``MODEL__DATASET__verbalized.csv`` in the
+same folder, if it exists, with the columns id, label and text.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _VERBALIZED = "__verbalized"
 
 @dataclass(frozen=True)
 class RecordedConfidence:
-    """The confidences that a model stated in words; NaN if none could be read."""
+    """The confidences that a model stated in words; NaN if unreadable."""
 
     labels: IntArray
     p: FloatArray
 
     @property
     def answers(self) -> AnswerTable:
-        """The answers, one per item; those that state no confidence are invalid."""
+        """One answer per item, invalid if it states no confidence."""
         answers = np.where(np.isfinite(self.p), self.p >= 0.5, INVALID).astype(np.int64)
         nothing = np.zeros(self.p.size)
         return AnswerTable(np.arange(self.p.size), nothing, nothing, answers, stated=self.p)
@@ -52,10 +52,10 @@ class RecordedConfidence:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Source:
-    """One model on one data set, with everything that was recorded.
+    """A model on a data set, with everything that was recorded.
 
-    ``targets`` are the tokens that are asked about: one per side under pair semantics, else all spellings.
-    ``p`` is the probability, if the file has that instead of logits.
+    ``targets`` are the tokens asked about: one per side under pair semantics, else all spellings. ``p`` is
+    the probability if the file has no logits.
     """
 
     model: str
@@ -71,16 +71,14 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The model and the data set."""
         return f"{self.model} {self.data}"
 
     @property
     def n(self) -> int:
-        """Number of items."""
         return int(self.labels.size)
 
     def probabilities(self, semantics: Semantics) -> FloatArray:
-        """The hidden probability of the positive answer (METHOD 1)."""
+        """Hidden probability of the positive answer (METHOD 1)."""
         if self.p is not None:
             return self.p
         targets = self.targets if semantics == "pair" else self.spelled(semantics).targets
@@ -92,14 +90,13 @@ class Source:
 
 
 def from_probabilities(model: str, data: str, labels: IntArray, p: FloatArray) -> Source:
-    """A source of known probabilities."""
     recording = Recording.from_probabilities([str(k) for k in range(labels.size)], p, name=model)
     targets = Targets((Token(1, "Yes"),), (Token(2, "No"),))
     return Source(model=model, data=data, labels=labels, recording=recording, targets=targets, p=p)
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The score and logit files among files and folders."""
+    """The score and logit files among these files and folders."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -116,7 +113,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 
 def read(path: Path, *, positive: str | None = None, negative: str | None = None) -> Source:
-    """Read a file; by default, the answer words are those of the file."""
+    """Read a file; the answer words are by default the file's own."""
     words = (positive, negative) if positive and negative else None
     model, data = names(path)
     if is_choice_file(path):
@@ -138,16 +135,12 @@ def read(path: Path, *, positive: str | None = None, negative: str | None = None
 
 
 def names(path: Path) -> tuple[str, str]:
-    """The model and the data set in the name of a file.
-
-    The last double underscore separates them: models are often called ORGANISATION__MODEL.
-    """
+    """Model and data set in a file name, split at the last ``__``: models may be ORGANISATION__MODEL."""
     model, _, data = stem(path).removesuffix("__logits").rpartition("__")
     return (model, data) if model else (data, "items")
 
 
 def _stated(path: Path, words: Sequence[tuple[str, ...]]) -> RecordedConfidence | None:
-    """The stated confidences, if there is a file of them; ``words`` are the possible answer words."""
     model, data = names(path)
     possible = (path.with_name(f"{model}__{data}{_VERBALIZED}{end}") for end in (".csv.gz", ".csv"))
     beside = next((file for file in possible if file.exists() and file != path), None)

@@ -1,9 +1,8 @@
-"""The paper's table, with our methods: what each method estimates, and its error against the oracle.
+"""The paper's table with our methods: what each estimates, and its error against the oracle.
 
-A column is a model on a data set, a row a method at a budget. A method of the table is one of
-`blindcal.methods`, or one whose answers are read by ``latent`` instead of its own estimator
-("sampling+latent"). A run with the largest budget contains all smaller ones: its first queries do not depend
-on the budget, so its first K N answers are those of a run with K queries per item.
+A column is a model on a data set, a row a method at a budget. A method is one of `blindcal.methods`, or one
+whose answers are read by ``latent`` instead ("sampling+latent"). The first queries do not depend on the
+budget, so the first K N answers of the largest run are those of a run with K queries per item.
 """
 
 from __future__ import annotations
@@ -34,24 +33,23 @@ TABLE_METHODS = (
     *("blind", "verbalized", "sampling", "extraction"),
     *("latent", "sampling+latent", "temperature", "repeated"),
 )
-"""Every method of the table, METHOD or METHOD+ESTIMATOR, in the order of the table."""
+"""Methods as METHOD or METHOD+ESTIMATOR, in the order of the table."""
 
 
 class Row(NamedTuple):
-    """A method of the table at a budget."""
+    """A method at a budget."""
 
     method: str
     queries: int
 
     @property
     def name(self) -> str:
-        """Its name in the table."""
         return f"{self.method}, K={self.queries}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One estimate: the ECE, its signed gaps, and the numbers of queries and of invalid answers."""
+    """An estimate: the ECE, its signed gaps, and the numbers of queries and invalid answers."""
 
     row: Row
     seed: int
@@ -63,7 +61,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun:
-    """One run of a method on a source, with the largest of ``budgets``, which is read at each of them."""
+    """A run of a method on a source with the largest of ``budgets``, read at each of them."""
 
     source: Source
     method: str
@@ -72,7 +70,6 @@ class TableRun:
     bins: int = 5
 
     def measure(self) -> list[Measured]:
-        """The estimate of each budget."""
         source, (base, estimator) = self.source, _base_and_estimator(self.method)
         stated = None if METHODS[base].simulable else source.stated
 
@@ -110,7 +107,7 @@ def _base_and_estimator(method: str) -> tuple[str, str]:
 
 
 def is_fitted(method: str) -> bool:
-    """Whether a fit reads the answers of a method of the table."""
+    """Whether a method's answers are read by a fit."""
     return estimator_of(*_base_and_estimator(method)) == "latent"
 
 
@@ -122,7 +119,7 @@ def table_runs(
     seeds: Sequence[int] = range(20),
     bins: int = 5,
 ) -> list[TableRun]:
-    """The runs that fill a column; a stated confidence has one, if any confidences were recorded."""
+    """The runs that fill a column; stated confidences have one, if any were recorded."""
     runs = []
     for name in methods:
         method = METHODS[_base_and_estimator(name)[0]]
@@ -137,7 +134,7 @@ def table_runs(
 
 
 def measure_runs(runs: Sequence[TableRun], *, jobs: int = 1) -> Iterator[list[Measured]]:
-    """The estimates of each run, in their order; ``jobs`` processes share the work."""
+    """The estimates of each run, in order, computed by ``jobs`` processes."""
     if jobs <= 1 or len(runs) <= 1:
         yield from map(TableRun.measure, runs)
         return
@@ -151,7 +148,7 @@ def measure_runs(runs: Sequence[TableRun], *, jobs: int = 1) -> Iterator[list[Me
 
 
 def _follow_parent() -> None:
-    """End this worker when its parent ends for any reason; Ctrl-C is left to the parent."""
+    # End this worker however its parent ends; Ctrl-C is left to the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -165,14 +162,13 @@ def _follow_parent() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The estimates of a row for a column, one per seed, and the oracle to compare with."""
+    """Estimates of a row in a column, one per seed, and the oracle to compare with."""
 
     measured: tuple[Measured, ...]
     oracle: float
 
     @property
     def estimates(self) -> FloatArray:
-        """The estimates of the ECE."""
         return np.array([each.ece for each in self.measured])
 
     @property
@@ -182,17 +178,16 @@ class Entry:
 
     @property
     def error(self) -> float:
-        """Mean absolute error against the oracle."""
         return float(self.errors.mean())
 
 
 def mean_sd(values: FloatArray) -> tuple[float, float | None]:
-    """Mean and standard deviation over the seeds; ``None`` for one seed."""
+    """Mean and standard deviation; the latter is ``None`` for a single value."""
     return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None
 
 
 def oracle_of(source: Source, bins: int, semantics: Semantics) -> Findings:
-    """The oracle (METHOD 1) of a source, and its reliability diagram."""
+    """The oracle (METHOD 1) of a source, with its reliability diagram."""
     return findings_at_face_value(source.labels, source.probabilities(semantics), bins)
 
 
@@ -209,33 +204,32 @@ class Column:
 
     @property
     def name(self) -> str:
-        """The model and the data set."""
         return self.source.name
 
     @cached_property
     def oracle(self) -> Findings:
-        """The oracle of what is asked about."""
+        """The oracle for the source's own targets."""
         return oracle_of(self.source, self.bins, self.source.targets.semantics)
 
     def semantics_of(self, method: str) -> Semantics:
-        """The semantics that the answers of a method measure (METHOD 1).
+        """The semantics that a method measures (METHOD 1).
 
-        A stated confidence is compared with the oracle of the targets, and an endpoint at its own setting
-        with draws at T = 1.
+        A stated confidence is compared with the oracle of the targets, an endpoint at its own setting with
+        draws at T = 1.
         """
         asked = self.source.targets.semantics
         measured = METHODS[_base_and_estimator(method)[0]].semantics(asked)
         return "sum" if measured in ("sum", "configured") else asked
 
     def left_out(self, method: str) -> float | None:
-        """The share of a method's answers, at its largest budget, that could not be used."""
+        """Share of a method's answers that were unusable, at its largest budget; ``None`` if it has none."""
         mine = [each for each in self.measured if each.row.method == method]
         most = max((each.row.queries for each in mine), default=0)
         return _invalid_share([each for each in mine if each.row.queries == most]) if mine else None
 
     @cached_property
     def entries(self) -> dict[Row, Entry]:
-        """Every row with a value; undefined estimates, such as from an empty bin, are left out."""
+        """All rows with a value; undefined estimates, as from an empty bin, are left out."""
         rows: dict[Row, list[Measured]] = {}
         for each in sorted(self.measured, key=lambda each: each.seed):
             if np.isfinite(each.ece):
@@ -245,7 +239,6 @@ class Column:
         return {row: Entry(tuple(measured), oracles[wanted[row]]) for row, measured in rows.items()}
 
     def queries_of(self, row: Row) -> float:
-        """Queries per item of a row."""
         return float(np.mean([each.queries for each in self.entries[row].measured])) / self.source.n
 
 
@@ -255,7 +248,7 @@ def _invalid_share(measured: Sequence[Measured]) -> float:
 
 @dataclass(frozen=True, repr=False)
 class MethodTable:
-    """All columns over the same bins and ``seeds`` seeds."""
+    """Columns with the same bins and number of seeds."""
 
     columns: tuple[Column, ...]
     bins: int
@@ -271,17 +264,17 @@ class MethodTable:
         return tuple(sorted(rows, key=lambda row: (TABLE_METHODS.index(row.method), row.queries)))
 
     def mean_error(self, row: Row) -> float | None:
-        """Mean absolute error of a row over the columns; ``None`` if any of them lacks it."""
+        """Mean absolute error over the columns; ``None`` if any of them lacks the row."""
         errors = [column.entries[row].error for column in self.columns if row in column.entries]
         return float(np.mean(errors)) if errors and len(errors) == len(self.columns) else None
 
     def mean_queries(self, row: Row) -> float:
-        """Mean queries per item of a row over the columns, all of which have it."""
+        """Mean queries per item over the columns, all of which must have the row."""
         return float(np.mean([column.queries_of(row) for column in self.columns]))
 
 
 def tables(comparison: MethodTable) -> dict[str, list[list[str]]]:
-    """Estimates, errors, and the share of unusable answers if there are any: lines of cells by title."""
+    """Lines of cells by title: estimates, errors, and shares of unusable answers if there are any."""
     columns, seeds = comparison.columns, comparison.seeds
     header = ["", *(column.name for column in columns)]
     estimates = [header, ["oracle", *(_spread(float(column.oracle.ece)) for column in columns)]]
@@ -312,7 +305,6 @@ def _spread(value: float | None, sd: float | None = None) -> str:
 
 
 def markdown(comparison: MethodTable) -> str:
-    """The tables as Markdown, each below its title."""
     return "\n".join(f"{title}\n\n{_markdown(lines)}\n" for title, lines in tables(comparison).items())
 
 
@@ -324,7 +316,6 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def cells(comparison: MethodTable) -> list[dict[str, object]]:
-    """Every cell of the table as a record."""
     records: list[dict[str, object]] = []
     for column in comparison.columns:
         for row, entry in column.entries.items():
@@ -351,6 +342,6 @@ def cells(comparison: MethodTable) -> list[dict[str, object]]:
 
 
 def cells_csv(comparison: MethodTable) -> str:
-    """One line per cell of the table."""
+    """The cells as CSV, one per line."""
     records = cells(comparison)
     return csv_text(list(records[0]), [list(each.values()) for each in records], end="\n") if records else ""

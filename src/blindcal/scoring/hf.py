@@ -1,8 +1,8 @@
 """White-box probabilities from the model itself, with Hugging Face transformers.
 
-Prompts are sorted by length and padded on the left to batches of about equal cost. Positions count
-from the first real token, so that a padded prompt is computed like an unpadded one, and logits are
-computed for the last position only. A batch that does not fit into memory is halved and tried again.
+Prompts are sorted by length and padded on the left to batches of about equal cost. Positions count from the
+first real token, so that a padded prompt is computed like an unpadded one, and logits are computed for the
+last position only.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from blindcal.field_rules import FromOne
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.scoring.logprobs import Score, in_order
 
-WINDOW = 32_768  # number of prompts that are held in memory and sorted together
+WINDOW = 32_768  # prompts held in memory and sorted together
 
 
 @dataclass(frozen=True, slots=True)
 class HfSettings:
     """How to run the model.
 
-    Half precision changes log-odds by tenths between batches, too much for a truth to compare audits with;
-    use it only if the deployed model uses it.
+    Half precision changes log-odds by tenths between batches: use it only if the deployed model does.
     """
 
     device: Annotated[
@@ -66,12 +65,12 @@ class HfModel:
         self.batch_tokens = settings.batch_tokens or (32_768 if self._cuda else 4096)
 
     async def encode(self, text: str) -> Sequence[int]:
-        """The token ids of a text; an encoder for :func:`blindcal.endpoints.tokens.candidates`."""
+        """Token ids of a text, without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def prompt_ids(self, prompts: Iterable[Sequence[Message]]) -> list[list[int]]:
-        """The token ids of prompts, in the model's chat template, or as plain text for role ``prompt``."""
+        """Token ids of prompts in the chat template, or as plain text for role ``prompt``."""
         texts, plain = [], False
         for messages in prompts:
             plain = messages[0].role == "prompt"
@@ -92,7 +91,7 @@ class HfModel:
         return text
 
     def scores(self, items: Iterable[Item], targets: Targets) -> Iterator[list[Score]]:
-        """Score items in batches; in each window of items, the longest prompts come first."""
+        """Score items in batches, the longest prompts of each window first."""
         tokens = in_order(targets)
         rest = iter(items)
         while window := list(islice(rest, WINDOW)):
@@ -109,7 +108,6 @@ class HfModel:
                 yield _collect(window, *pending)
 
     def _batches(self, order: Sequence[int], prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Split `order`, longest first, into batches of at most ``batch_tokens`` tokens with padding."""
         batch: list[int] = []
         for k in order:
             if batch and (len(batch) + 1) * len(prompts[batch[0]]) > self.batch_tokens:
@@ -138,7 +136,6 @@ class HfModel:
         ]
 
     def _forward(self, prompts: list[list[int]], tokens: Sequence[Token]) -> Any:
-        """The logprobs of `tokens` at the answer's position, still on the device."""
         torch = self._torch
         width = max(map(len, prompts))
         ids = np.zeros((len(prompts), width + 1), np.int64)  # the last column is the length

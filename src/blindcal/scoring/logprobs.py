@@ -1,10 +1,9 @@
 """White-box probabilities from an endpoint that exposes logprobs.
 
-vLLM shows the logprobs of the tokens that a request names. Other endpoints show those of the few
-likeliest tokens, and of the answer itself. So a target that is not among the likeliest is *forced* with
-``logit_bias`` and read as the answer. This is exact if logprobs are computed before the bias is added, as
-in llama.cpp. If they are computed after it, all targets are raised by the same amount, which does not
-change their differences.
+vLLM shows the logprobs of tokens that a request names. Other endpoints show those of the likeliest tokens and
+of the answer, so any other target is *forced* with ``logit_bias`` and read as the answer. This is exact if
+logprobs are computed before the bias is added, as in llama.cpp. If after, all targets are raised alike, which
+keeps their differences.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ _NEAR = 0.1  # replies to one prompt differ by as much in half precision
 _CERTAIN = -1e-3
 
 Reading: TypeAlias = Literal["named", "listed", "raised"]
-"""Where the targets' logprobs are found: under the ids that the request names, in the list of the likeliest
-(those that are missing are forced), or in the list with all targets raised."""
+"""How targets are read: by the ids in a request, from the list of the likeliest tokens (others are forced),
+or from that list with all targets raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one item: logprobs of the targets in the order of :func:`in_order`, and their mass."""
+    """Logprobs of an item's targets, in the order of :func:`in_order`, and their mass."""
 
     item: Item
     logprobs: tuple[float, ...]
@@ -49,7 +48,7 @@ class Score:
 
 
 def in_order(targets: Targets) -> tuple[Token, ...]:
-    """All target tokens, the first one of each answer before the others; the positive answer comes first."""
+    """All target tokens: the first of each answer, the positive one leading, then the others."""
     return (
         *(side[0] for side in targets.sides),
         *(token for side in targets.sides for token in side[1:]),
@@ -57,7 +56,7 @@ def in_order(targets: Targets) -> tuple[Token, ...]:
 
 
 def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float, float]:
-    """The log-odds of the positive side under pair, max and sum semantics (METHOD 1)."""
+    """Log-odds of the positive side under pair, max and sum semantics (METHOD 1)."""
     values = np.asarray(logprobs, float)
     more = 1 + len(targets.positive)
     positive, negative = np.r_[values[0], values[2:more]], np.r_[values[1], values[more:]]
@@ -71,7 +70,7 @@ def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float,
 def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
     """Put the spelling first that is most often the likeliest of its side, as an audit's pilot does.
 
-    Of more than two answers, only this spelling is left, the same for all of them if it can be.
+    Of more than two answers, only this spelling is kept, the same for all if possible.
     """
     values = np.array(list(scores))
     tokens = in_order(targets)
@@ -93,10 +92,9 @@ def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Reads the logprobs of targets from one endpoint; created by :meth:`open`, which finds out how.
+    """Reads the logprobs of targets from an endpoint; :meth:`open` determines how.
 
-    ``top`` is how many logprobs are shown, and ``misread`` are the ids of tokens that the endpoint shows
-    under another text.
+    ``top`` is the number of logprobs shown; ids in ``misread`` are shown under another text.
     """
 
     endpoint: Endpoint
@@ -107,12 +105,9 @@ class Reader:
 
     @classmethod
     async def open(cls, endpoint: Endpoint, item: Item, targets: Targets) -> Self:
-        """Find out on one item how many logprobs are shown, for which tokens, and whether with the bias.
+        """Determine on one item how the targets can be read.
 
-        Raises
-        ------
-        FatalError
-            If the endpoint shows no logprobs, or ignores both the ids of tokens and ``logit_bias``.
+        Raises `FatalError` if the endpoint shows no logprobs, or ignores both token ids and ``logit_bias``.
         """
         top, shown = await _widest(endpoint, item)
         if await _shows_named(endpoint, item, targets, shown):
@@ -133,7 +128,7 @@ class Reader:
         return cls(endpoint=endpoint, targets=targets, top=top, reading=reading, misread=frozenset(misread))
 
     async def read(self, item: Item) -> Score:
-        """Ask for the logprobs of every target."""
+        """Ask for the logprobs of all targets."""
         if self.reading == "raised":
             return await self._read_raised(item)
         read = self._read_named if self.reading == "named" else self._read_listed
@@ -179,7 +174,7 @@ class Reader:
 
 
 async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -> AsyncIterator[list[Score]]:
-    """Read items in order and in batches, with at most ``concurrency`` concurrent requests."""
+    """Read items in order, in batches, with at most ``concurrency`` concurrent requests."""
     gate = asyncio.Semaphore(concurrency)
 
     async def read(item: Item) -> Score:
@@ -197,7 +192,6 @@ async def read_all(reader: Reader, items: Iterable[Item], *, concurrency: int) -
 
 
 async def _widest(endpoint: Endpoint, item: Item) -> tuple[int, Mapping[str, float]]:
-    """The largest number of logprobs that the endpoint accepts, and the logprobs it showed."""
     for top in WIDEST:
         try:
             reply = await endpoint.ask(Request(item.messages, top_logprobs=top))
@@ -210,10 +204,7 @@ async def _widest(endpoint: Endpoint, item: Item) -> tuple[int, Mapping[str, flo
 
 
 async def _shows_named(endpoint: Endpoint, item: Item, targets: Targets, shown: Mapping[str, float]) -> bool:
-    """Whether the endpoint shows the logprobs of the tokens that a request names, and those of its list.
-
-    Most endpoints ignore or refuse the field.
-    """
+    # Most endpoints ignore or refuse the field.
     try:
         values = await _named(endpoint, item, targets)
     except (FatalError, ReplyError):
@@ -225,7 +216,6 @@ async def _shows_named(endpoint: Endpoint, item: Item, targets: Targets, shown: 
 
 
 async def _named(endpoint: Endpoint, item: Item, targets: Targets) -> list[float] | None:
-    """The logprobs of all targets, by their ids; ``None`` if the reply does not have all of them."""
     tokens = in_order(targets)
     fields = {NAMES: [token.id for token in tokens], BY_ID: True}
     reply = await endpoint.ask(Request(item.messages, top_logprobs=1, fields=fields))

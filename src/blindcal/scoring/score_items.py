@@ -1,4 +1,4 @@
-"""Scores of all items of a set: the probabilities that an audit has to estimate, read directly."""
+"""Score the items of a set: read the probabilities that an audit has to estimate."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ async def score_items(
     progress: Callable[[int, int], None] | None = None,
     stage: Callable[[str], None] | None = None,
 ) -> ScoreWriter:
-    """Write the probability of the positive answer for each item; a file that exists is continued.
+    """Write the probability of the positive answer of each item; an existing file is continued.
 
-    If there are more than two answers, it is a choice file, with the logprob of each answer. With ``first``,
-    only this number of items is scored. With ``transformers``, the model is loaded in this process instead of
-    asking the endpoint. ``progress`` is called with the number of items scored so far and the total.
+    More than two answers make it a choice file, with the logprob of each. ``first`` limits the number of
+    items. With ``transformers``, the model is loaded in this process instead of asking the endpoint.
+    ``progress`` is called with the number of items scored so far and the total.
     """
     if settings.free_text:
         raise InputError("answer_format: scores are read at the first token, and a sentence has more")
@@ -75,7 +75,7 @@ async def score_items(
 
 
 def _about(settings: Settings, transformers: HfSettings | None) -> str:
-    """The model and, after a space, what else a score depends on besides the prompt."""
+    # What a score depends on besides the prompt: the model and, after a space, its settings.
     model, extra = settings.endpoint.model, settings.endpoint.extra_body
     if transformers is not None:
         return f"{model} {transformers.dtype}"

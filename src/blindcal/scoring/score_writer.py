@@ -1,13 +1,11 @@
-"""A score file that grows row by row and survives a crash.
+"""A score file that grows batch by batch and survives a crash.
 
-It has one row per item: ``id``, ``label``, ``p`` (pair semantics: the first spelling of each answer),
-``p_max`` and ``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability that is on the
-targets), the logprob of each target in a column named ``text|token id``, the pair first, and ``asked``, a
-digest of the prompt and the model: a file is continued only with the same ones. If there are more than two
-answers, it is a choice file: ``id``, the logprob of each answer in a column named ``logit_<answer>``, empty
-if the item does not have it, ``label`` (the number of the right one, from 0 up), ``mass``, ``tokens`` (the
-ids of the answers' tokens) and ``asked``. ``simulate`` and ``audit --oracle`` read the file, and the latter
-checks what was asked.
+For two answers, its columns are ``id``, ``label``, ``p`` (pair semantics: the first spellings), ``p_max`` and
+``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability on the targets), the logprob of
+each target as ``text|token id``, the pair first, and ``asked``. For more, it is a choice file with ``id``,
+the logprobs as ``logit_<answer>`` (empty if the item lacks the answer), ``label`` (from 0), ``mass``,
+``tokens`` (ids) and ``asked``, a digest of prompt and model: a file is continued only with the same ones, and
+``audit --oracle`` checks them.
 """
 
 from __future__ import annotations
@@ -35,16 +33,15 @@ _START_ANEW = "choose another file, or remove it"
 
 
 def prompt_digests(items: Iterable[Item], model: str) -> dict[str, str]:
-    """What is asked per item id; ``model`` names the model and all else that a score depends on."""
+    """What is asked, by item id; ``model`` names the model and all else that a score depends on."""
     return {item.id: asked_of(item, model) for item in items}
 
 
 class ScoreWriter:
-    """Appends rows to a score file.
+    """Appends rows to a score file, made by :meth:`create` or continued by :meth:`resume`.
 
-    Created by :meth:`create`, or by :meth:`resume` from an existing file. ``done`` holds the ids of the items
-    in the file, ``digests`` the :func:`prompt_digests` of all items to score. The columns of more than two
-    answers are named after the ``words``.
+    ``done`` holds the ids of the items in the file, ``digests`` the :func:`prompt_digests` of all items to
+    score. ``words`` name the columns of more than two answers.
     """
 
     def __init__(self, path: Path, targets: Targets, digests: Mapping[str, str], done: set[str]) -> None:
@@ -57,7 +54,6 @@ class ScoreWriter:
     def create(
         cls, path: Path, targets: Targets, digests: Mapping[str, str], words: Sequence[str] = ()
     ) -> Self:
-        """Start a file for these targets."""
         make_folder(path.parent)
         with writing(path):
             path.write_bytes(_lines([_header(targets, words)]))
@@ -67,14 +63,9 @@ class ScoreWriter:
     def resume(
         cls, path: Path, targets: Targets, digests: Mapping[str, str], words: Sequence[str] = ()
     ) -> Self | None:
-        """Continue a file for the same tokens, with the pair it was started with; ``None`` without a file.
+        """Continue a file with the pair it was started with; ``None`` if there is none to continue.
 
-        A row that a crash cut off is dropped.
-
-        Raises
-        ------
-        InputError
-            If it was scored for other tokens, by another model, or with another prompt.
+        A row that a crash cut off is dropped. `InputError` if the tokens, the model or a prompt differ.
         """
         content = path.read_bytes() if path.is_file() else b""
         content = content[: content.rfind(b"\n") + 1]
@@ -104,7 +95,7 @@ class ScoreWriter:
         self.done.update(score.item.id for score in scores)
 
     def finish(self) -> None:
-        """Sort the rows into the order of the items; the file is replaced atomically."""
+        """Sort the rows into item order; the file is replaced atomically."""
         place = {name: k for k, name in enumerate(self._digests)}
         header, rows = _parse(self.path, self.path.read_bytes())
         rows.sort(key=lambda row: place.get(row[0], len(place)))
@@ -113,7 +104,7 @@ class ScoreWriter:
 
 
 def _chosen_before(targets: Targets, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Targets | None:
-    """The targets in the order, or those of them, that a file was begun with; ``None`` if it has others."""
+    # The file decides the order of the spellings, or the spelling of more than two answers.
     if not targets.answers:
         place = {name: k for k, name in enumerate(header)}
         positive, negative = (

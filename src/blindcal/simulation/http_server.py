@@ -1,8 +1,7 @@
-"""A small HTTP/1.1 server, written for two things that frameworks do not do.
+"""A small HTTP/1.1 server, so lean that a loopback benchmark measures the client, and able to misbehave.
 
-It is lean enough that a loopback benchmark measures the client, and it can misbehave on the wire as
-real services do: reset a connection, never answer, stop in the middle of a body. It supports requests
-with a Content-Length and responses as small as JSON answers, and nothing else of HTTP.
+Like real services, it can reset a connection, never answer, or stop in the middle of a body. It supports
+requests with a Content-Length and small responses, and nothing else of HTTP.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MAX_BODY = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request; header names are lower case."""
+    """A request; header names are lower case."""
 
     method: str
     path: str
@@ -35,7 +34,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One response, the delay before it is sent, and the manner of sending it."""
+    """A response, the delay in seconds before it is sent, and the manner of sending it."""
 
     body: bytes = b""
     status: int = 200
@@ -49,7 +48,6 @@ Handler: TypeAlias = Callable[[HttpRequest], HttpResponse]
 
 
 def json_response(value: object, status: int = 200) -> HttpResponse:
-    """A response that holds ``value`` as JSON."""
     return HttpResponse(msgspec.json.encode(value), status)
 
 
@@ -58,7 +56,7 @@ class BadRequestError(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One client connection: parses requests and answers them in order."""
+    """A client connection; requests are answered in order."""
 
     def __init__(self, handler: Handler, peers: set[Connection]) -> None:
         self._handler = handler
@@ -86,7 +84,7 @@ class Connection(asyncio.Protocol):
             self._advance()
 
     def abort(self, *, reset: bool = False) -> None:
-        """Drop the connection; with ``reset`` the peer sees ECONNRESET rather than an end of file."""
+        """Drop the connection; with ``reset``, the peer sees ECONNRESET rather than an end of file."""
         if self._transport is None:
             return
         if reset:
@@ -100,8 +98,7 @@ class Connection(asyncio.Protocol):
                 request = self._next_request()
             except BadRequestError as error:
                 self._write(HttpResponse(str(error).encode(), 400, "text/plain"))
-                # Closing while data still arrives would reset the connection and lose the answer. Instead,
-                # tell the client that nothing more will be sent, and let it close the connection.
+                # Closing while data still arrives would reset the connection and lose the answer.
                 self._transport.write_eof()
                 self._refused = True
                 return
@@ -172,7 +169,7 @@ class Connection(asyncio.Protocol):
 
 
 class Listener:
-    """A running server on one port; ``close`` drops all connections."""
+    """A server on one port."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -180,7 +177,7 @@ class Listener:
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
-        """Start listening and return the port; 0 asks for any free one."""
+        """Start listening and return the port; 0 picks a free one."""
         loop = asyncio.get_running_loop()
         factory = lambda: Connection(self._handler, self._connections)  # noqa: E731 - a factory is wanted
         self._server = await loop.create_server(factory, host, port, backlog=1024)
@@ -188,7 +185,6 @@ class Listener:
         return name[1]
 
     async def close(self) -> None:
-        """Stop listening and drop all connections."""
         if self._server is None:
             return
         self._server.close()

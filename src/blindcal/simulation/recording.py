@@ -1,7 +1,4 @@
-"""A recording of a model whose logits were visible, so that it can be asked again as a black box.
-
-It holds, for each item, the logits of a few answer tokens and the weight of the rest of the vocabulary.
-"""
+"""Recordings of a model whose logits were visible, to be asked again as a black box."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from blindcal.items.score_files import (
 from blindcal.records import INVALID, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
 
-# Difference in logits that puts unrecorded tokens, which a client may still bias, far below recorded ones.
+# Puts unrecorded tokens, which a client may still bias, far below recorded ones.
 UNRECORDED_GAP = 12.0
 # A p of exactly 0 or 1 was rounded: the largest double below 1 has log-odds of 36.7. No bias in the usual
 # range could flip larger log-odds, and the endpoint would look clamped.
@@ -37,11 +34,11 @@ _OFFSET = 50.0  # METHOD 2's C
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recording:
-    """What a model would answer to a set of prompts.
+    """Logits of a few answer tokens per item, and the weight of the rest of the vocabulary.
 
-    ``logits`` has a row per item and a column per token. ``rest`` is the log-sum-exp of all other tokens;
-    ``others_first`` is the id of the likeliest token if that is one of those, and 0 otherwise. ``choices`` is
-    the number of answers; if it is more than two, each has one token.
+    ``logits`` has a row per item and a column per token; ``rest`` is the log-sum-exp of all other tokens.
+    ``others_first`` is the id of the likeliest token if it is one of those, else 0. More than two ``choices``
+    have one token each.
     """
 
     name: str
@@ -80,11 +77,7 @@ class Recording:
     def of_choices(
         cls, ids: Sequence[str], logits: FloatArray, answers: Sequence[str], *, name: str = "replay"
     ) -> Recording:
-        """A model with a token for each answer, ids from 1 up, and little else.
-
-        A logit of minus infinity is that of an answer which the item does not have: the model hardly ever
-        gives it, unless a bias raises it.
-        """
+        """A model with a token per answer, ids from 1; answers with a logit of -inf are hardly ever given."""
         logits = np.asarray(logits, float)
         if logits.shape != (len(ids), len(answers)):
             raise InputError("logits must have a row for each id and a column for each answer")
@@ -96,10 +89,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path, *, positive: str = "Yes", negative: str = "No") -> Recording:
-        """Read ``id,label,p``, logit columns ``text|token id`` with lse and argmax, or a choice file.
-
-        The tokens of a choice file are spelled like its answers.
-        """
+        """Read a score file, a logit file with lse and argmax (or mass), or a choice file."""
         if is_choice_file(path):
             scores = read_choices(path)
             return cls.of_choices(scores.ids, scores.logits, scores.answers, name=stem(path))
@@ -111,7 +101,7 @@ class Recording:
 
     @classmethod
     def of_logits(cls, path: Path, table: Table) -> Recording:
-        """Logits beside lse and argmax, or beside their mass, as ``blindcal score`` writes them."""
+        """Read logits beside lse and argmax, or beside mass, as ``blindcal score`` writes them."""
         if not any("|" in name for name in table):
             raise InputError(
                 f"{path}: must have a column p, or logits named 'text|token id' beside lse and argmax"
@@ -119,7 +109,7 @@ class Recording:
         tokens, logits = spelled_logits(path, table)
         if "mass" in table:
             lse, mass = np.zeros(len(logits)), number_column(path, table, "mass")
-            others_first = np.zeros(len(logits), np.int64)  # it is not recorded which token is the likeliest
+            others_first = np.zeros(len(logits), np.int64)  # the likeliest token is not recorded
         else:
             lse = number_column(path, table, "lse")
             mass = np.exp(logits - lse[:, None]).sum(axis=1)
@@ -129,10 +119,7 @@ class Recording:
         return cls(stem(path), ids_of(table), tokens, logits, rest, others_first)
 
     def answers(self, asked: Round, targets: Targets, draws: FloatArray, *, biased: bool = True) -> IntArray:
-        """Exactly what a replay of this recording answers to a round, without a server.
-
-        ``draws`` holds one draw in [0, 1) per query, used for sampled queries.
-        """
+        """Answer a round exactly as a replay would; ``draws`` in [0, 1) decide sampled answers."""
         columns = {token.id: column for column, token in enumerate(self.tokens)}
         candidates = np.empty((len(asked), len(self.tokens) + 1))
         candidates[:, :-1] = self.logits[asked.items]
@@ -156,7 +143,6 @@ class Recording:
 
 
 def _added(asked: Round, targets: Targets) -> list[FloatArray]:
-    """What the queries of a round add to each answer; nothing if the item does not have it."""
     if not targets.answers:
         return [np.full(len(asked), _OFFSET), _OFFSET + asked.shifts]
     if asked.biases is None:
@@ -166,7 +152,7 @@ def _added(asked: Round, targets: Targets) -> list[FloatArray]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecordedTexts:
-    """What a model answered when it was asked to state its confidence, by item id."""
+    """Answers by item id of a model that was asked to state its confidence."""
 
     texts: Mapping[str, str]
     words: tuple[str, ...]
@@ -183,7 +169,7 @@ class RecordedTexts:
 
 
 def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -> IntArray:
-    """The candidate (column) sampled in each row: the first whose cumulative weight reaches the draw."""
+    """The column sampled in each row: the first whose cumulative weight reaches the draw."""
     best = candidates.max(axis=1, keepdims=True)
     weights = np.cumsum(np.exp((candidates - best) / temperatures[:, None]), axis=1)
     reached = weights >= (draws * weights[:, -1])[:, None]

@@ -1,16 +1,12 @@
 """A server that answers over real HTTP as an opaque API would, from recorded logits or probabilities.
 
-A :class:`Recording` is what a model would answer. A :class:`Behaviour` is how the service around it differs
-from an ideal one: a clamped or ignored bias, jitter, faults. By default the server shows only answers, like
-the services that blindcal is made for. The paper's "simulated API" is this server with the default behaviour.
+At temperature 0, the answer is the token with the highest biased logit, the first recorded one on a tie.
+Above 0, it is drawn from the softmax, with the request's seed if given; unrecorded tokens count as one, with
+their log-sum-exp as its logit. A prompt that asks for a confidence in words gets the recorded text
+(:class:`RecordedTexts`).
 
-At temperature 0, the answer is the token with the highest biased logit; a tie goes to the token that the
-recording lists first. Above 0, it is drawn from the softmax, with the request's seed if there is one; all
-unrecorded tokens together count as one, with their log-sum-exp as its logit. If the prompt asks for a
-confidence in words, the answer is the recorded text (:class:`RecordedTexts`).
-
-Everything random (draws, jitter, faults) depends on the request and on how often it was made before, never
-on the order of arrival: concurrent requests arrive in any order, and must still be answered the same.
+Randomness (draws, jitter, faults) depends on the request and on how often it was made before, never on the
+order of arrival, so that concurrent requests get reproducible answers.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ HOST = "127.0.0.1"
 
 _OTHER_TEXT = "The"
 _MOST_LOGPROBS = 20
-_SEED_STEP = 2**31  # beyond every seed, so that no answer shares its draw with another query
+_SEED_STEP = 2**31  # beyond every seed, so that answers share no draws
 _ERRORS = {
     "429": ("Rate limit reached", "rate_limit_exceeded"),
     "500": ("The server had an error", "server_error"),
@@ -55,7 +51,7 @@ Fault: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How a service differs from an ideal one; the default is ideal."""
+    """How a service differs from an ideal one; the default is the paper's "simulated API"."""
 
     logprobs: Annotated[bool, "Show logprobs to clients that ask for them."] = False
     jitter: Annotated[NotNegative, "Standard deviation of the noise on each logit of each request."] = 0.0
@@ -68,7 +64,7 @@ class Behaviour:
 
 
 class CompletionRequest(msgspec.Struct, kw_only=True):
-    """The fields of chat and plain completions that a replay reads; most servers ignore others too."""
+    """The fields of chat and plain completions that a replay reads; others are ignored."""
 
     model: str
     messages: list[Message] = []
@@ -84,17 +80,16 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The prompt, or the contents of the messages."""
         return _joined(self.messages) if self.messages else self.prompt
 
     @property
     def limit(self) -> int | None:
-        """The limit on the tokens of an answer, under either name."""
+        """Maximum number of tokens of an answer, under either name."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def shown(self) -> int:
-        """The number of logprobs to be shown; plain completions give it in ``logprobs``."""
+        """Number of logprobs to show; plain completions give it in ``logprobs``."""
         return self.top_logprobs or 0 if isinstance(self.logprobs, bool) else self.logprobs or 0
 
 
@@ -102,13 +97,12 @@ _REQUEST = msgspec.json.Decoder(CompletionRequest)
 
 
 def _joined(messages: Iterable[Message]) -> str:
-    """The contents of messages as one text, by which a replay finds its item."""
     return "\n".join(message.content for message in messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer to a request, and the tokens that it is billed."""
+    """An answer, and the number of tokens billed for it."""
 
     text: str
     tokens: int
@@ -117,10 +111,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The logits and texts of the tokens that a request may be answered with.
-
-    All unrecorded tokens together have the logit ``rest``, the likeliest of them ``other``.
-    """
+    """Tokens to answer with; ``rest`` is the logit of all unrecorded ones, ``other`` of their likeliest."""
 
     logits: list[float]
     texts: list[str]
@@ -129,10 +120,9 @@ class Candidates:
 
 
 class Server:
-    """A recording served with a behaviour; an async context manager that opens and closes the port.
+    """Serves a recording with a behaviour; an async context manager that opens and closes the port.
 
-    ``requests`` counts the requests for an answer. ``answered`` counts the answers, and ``paid`` the
-    answers by item id: what a provider would have billed.
+    ``requests`` counts requests for answers, ``answered`` the answers, and ``paid`` those billed by item id.
     """
 
     def __init__(
@@ -157,7 +147,6 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """The base URL for clients."""
         return f"http://{HOST}:{self._port}/v1"
 
     async def __aenter__(self) -> Self:
@@ -209,7 +198,6 @@ class Server:
         return replace(response, delay=self.behaviour.latency, manner=manner)
 
     def _chance(self, body: bytes) -> np.random.Generator:
-        """A random generator seeded by the request and by how many generators it got before."""
         words = hashlib.blake2b(body, digest_size=16).digest()
         self._times[words] += 1
         return np.random.default_rng([self.behaviour.seed, self._times[words], int.from_bytes(words)])
@@ -250,10 +238,9 @@ class Server:
                 choice.get("message", {}).update(content=None, reasoning_content="Let")
         return json_response(reply)
 
-    # What a service that differs in other ways overrides
+    # Overridden by services that differ in other ways
 
     def _refusal(self, asked: CompletionRequest, body: bytes) -> HttpResponse | None:  # noqa: ARG002
-        """The refusal of a request; ``None`` if it is answered."""
         if asked.model != self.recording.name:
             return unknown_model(asked.model)
         if asked.logprobs and not self.behaviour.logprobs:
@@ -263,7 +250,6 @@ class Server:
         return None
 
     def _answers(self, row: int, asked: CompletionRequest, body: bytes) -> list[Answer]:
-        """The answers to a request, as many as it asks for."""
         recorded = self._spoken.get(asked.text)
         if recorded is not None:
             return [self._limited(recorded, 1 + len(recorded) // 4, asked.limit)] * asked.n
@@ -271,7 +257,6 @@ class Server:
         return [self._worded(self._choose(candidates, asked, body, k), asked, k) for k in range(asked.n)]
 
     def _candidates(self, row: int, asked: CompletionRequest, body: bytes) -> Candidates:
-        """What an answer is chosen from: biased and jittered."""
         recording = self.recording
         logits = recording.logits[row].tolist()
         texts = [token.text for token in recording.tokens]
@@ -290,7 +275,6 @@ class Server:
         return Candidates(logits, texts, rest, other)
 
     def _bias(self, asked: CompletionRequest, body: bytes) -> Mapping[int, float]:  # noqa: ARG002
-        """What is added to the logits of tokens."""
         bias, clamp = asked.logit_bias or {}, self.behaviour.clamp
         if self.behaviour.ignore_bias:
             return {}
@@ -299,7 +283,7 @@ class Server:
         return {token: min(max(value, -clamp), clamp) for token, value in bias.items()}
 
     def _choose(self, candidates: Candidates, asked: CompletionRequest, body: bytes, k: int) -> str | None:
-        """The token of the ``k``-th answer to a request; ``None`` if it is none of the recorded ones."""
+        # `None` stands for an unrecorded token.
         logits, temperature = candidates.logits, 1.0 if asked.temperature is None else asked.temperature
         if temperature == 0:
             every = [*logits, candidates.other]
@@ -314,17 +298,14 @@ class Server:
         return candidates.texts[chosen] if chosen < len(logits) else None
 
     def _worded(self, word: str | None, asked: CompletionRequest, k: int) -> Answer:  # noqa: ARG002
-        """The ``k``-th answer, which gives a word, or none of the recorded ones."""
         return self._limited(_OTHER_TEXT if word is None else word, 1, asked.limit)
 
     def _limited(self, text: str, tokens: int, limit: int | None) -> Answer:
-        """An answer of some tokens under a limit on them."""
         return Answer(text, tokens, "stop" if limit is None or tokens < limit else "length")
 
     def _reply(
         self, row: int, asked: CompletionRequest, answers: list[Answer], *, chat: bool
     ) -> dict[str, Any]:
-        """The body that holds the answers; the prompt is billed once, and every answer."""
         logprobs = self._logprobs(row) if asked.logprobs else None
         return {
             "object": "chat.completion" if chat else "text_completion",
@@ -340,7 +321,6 @@ class Server:
         }
 
     def _logprobs(self, row: int) -> dict[str, float]:
-        """The recorded tokens with their unbiased logprobs, the likeliest first."""
         recorded = self.recording.logits[row]
         total = float(np.logaddexp(np.logaddexp.reduce(recorded), self.recording.rest[row]))
         pairs = zip(self.recording.tokens, recorded.tolist(), strict=True)
@@ -349,7 +329,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(server: ServerKind) -> Iterator[ServerKind]:
-    """Run a server in its own thread, for callers that are not asynchronous."""
+    """Run a server in its own thread, for synchronous callers."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="blindcal-replay", daemon=True)
     thread.start()
@@ -368,20 +348,18 @@ def running(server: ServerKind) -> Iterator[ServerKind]:
 def error(
     status: int, message: str, code: str | int | None, *, kind: str | None = None, param: str | None = None
 ) -> HttpResponse:
-    """An error body of OpenAI's form; ``kind`` is its type, the same as the code unless given."""
+    """An error in OpenAI's form; its type is ``kind``, by default the code."""
     about = {"message": message, "type": code if kind is None else kind, "param": param, "code": code}
     return json_response({"error": about}, status)
 
 
 def unknown_model(name: str) -> HttpResponse:
-    """The answer to a request for a model that is not there."""
     return error(404, f"The model `{name}` does not exist", "model_not_found", kind="invalid_request_error")
 
 
 def _choice(
     index: int, answer: Answer, logprobs: Mapping[str, float] | None, most: int, chat: bool
 ) -> dict[str, Any]:
-    """One choice of a completion, with the logprob of its own and at most ``most`` of the likeliest."""
     listed = dict(islice((logprobs or {}).items(), most))
     own = (logprobs or {}).get(answer.text)
     choice: dict[str, Any] = {"index": index, "finish_reason": answer.finish_reason, "logprobs": None}
@@ -400,7 +378,6 @@ def _choice(
 def _by_text(
     recording: Recording, items: Iterable[Item], spoken: RecordedTexts | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """The row that answers each prompt, and the recorded text for prompts that ask for a confidence."""
     rows = {name: row for row, name in enumerate(recording.ids)}
     by_text: dict[str, int] = {}
     texts: dict[str, str] = {}
@@ -409,7 +386,7 @@ def _by_text(
             raise InputError(
                 f"item {item.id!r} is not in the recording {recording.name!r}: wrong items file?"
             )
-        # Items with the same text get the first one's answer: over HTTP they cannot be told apart.
+        # Over HTTP, items with the same text are indistinguishable: all get the first one's answer.
         by_text.setdefault(_joined(item.messages), rows[item.id])
         if spoken is not None and item.id in spoken.texts:
             asked = _joined(ask_confidence(item.messages, spoken.words))

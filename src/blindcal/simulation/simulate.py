@@ -1,4 +1,4 @@
-"""Run methods on known probabilities, asked and answered exactly as with an opaque endpoint."""
+"""Run methods on known probabilities, asked and answered as with an opaque endpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from blindcal.simulation.recording import Recording
 
 
 def log_odds(p: FloatArray) -> FloatArray:
-    """Hidden log-odds; infinite for a probability of exactly 0 or 1."""
+    """Hidden log-odds; infinite for probabilities of exactly 0 or 1."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(p) - np.log1p(-p))
 
@@ -33,7 +33,7 @@ def respond(
     jitter: float = 0.0,
     draws: FloatArray | None = None,
 ) -> IntArray:
-    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2); ``draws`` decide sampled answers."""
+    """Answers of an endpoint with hidden log-odds ``s`` (METHOD 2); ``draws`` decide sampled ones."""
     shifted = s[asked.items] + asked.shifts
     if jitter:
         shifted = shifted + jitter * rng.standard_normal(shifted.size)
@@ -48,9 +48,9 @@ def respond(
 def ask(
     design: Design, p: ArrayLike, *, seed: int = 0, jitter: float = 0.0, logprobs: bool = False
 ) -> AnswerTable:
-    """Run a design to its end on known probabilities; ``seed`` sets the randomness of the endpoint.
+    """Run a design on known probabilities, asked of an endpoint with this random ``seed``.
 
-    With ``logprobs``, the endpoint shows each item's probability with its answer.
+    With ``logprobs``, it shows each item's probability with its answer.
     """
     s = log_odds(probabilities(p))
     rng = np.random.default_rng([seed, 5])
@@ -68,10 +68,7 @@ def ask(
 def ask_recording(
     design: Design, recording: Recording, targets: Targets, *, seed: int = 0, biased: bool = True
 ) -> AnswerTable:
-    """Run a design to its end on recorded logits, answered as their replay does over HTTP.
-
-    ``biased`` says whether the design biases the tokens of ``targets``.
-    """
+    """Run a design on recorded logits, as over HTTP; ``biased`` if it biases the tokens of ``targets``."""
 
     def answer(asked: Round, first: int) -> IntArray:
         draws = uniform_draws(query_seeds(seed, first, len(asked)))
@@ -83,10 +80,7 @@ def ask_recording(
 def ask_choices(
     design: Design, logits: FloatArray, *, seed: int = 0, jitter: float = 0.0, logprobs: bool = False
 ) -> AnswerTable:
-    """Run a design to its end on known logits of several answers; -inf for an answer that an item lacks.
-
-    The other arguments are those of `ask`.
-    """
+    """Like `ask`, for logits of several answers; minus infinity for an answer that an item lacks."""
     rng = np.random.default_rng([seed, 5])
     hidden = logits + jitter * rng.standard_normal(logits.shape) if jitter and logprobs else logits
 
@@ -117,10 +111,7 @@ def audit_known(
     seed: int = 0,
     choices: IntArray | None = None,
 ) -> Iterator[tuple[AnswerTable, Findings]]:
-    """One audit with the largest of the budgets: the answers and the estimates at each of them.
-
-    ``answer`` gives the answers to a design with a seed.
-    """
+    """Audit with the largest budget, and yield the answers and estimates at each of the budgets."""
     design = make_design(method, labels, queries=max(budgets), bins=bins, seed=seed, choices=choices)
     answers = answer(design, seed)
     for queries in budgets:
@@ -140,7 +131,7 @@ def audit_known(
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Simulation:
-    """Repeated audits of one set of known probabilities."""
+    """Repeated audits of one set of known probabilities; ``queries`` is per item."""
 
     n: int
     method: str
@@ -175,6 +166,9 @@ def simulate(
 ) -> Simulation:
     """Audit known probabilities ``repeats`` times; repeat r uses seed ``seed + r``.
 
+    The oracle is the binned ECE of the probabilities; with more than two answers, that of the likeliest
+    answer, or for `repeated` of a drawn one.
+
     Parameters
     ----------
     method : str
@@ -182,18 +176,13 @@ def simulate(
     labels : array of shape (n,)
         0 or 1, or the number of the right answer.
     p : array of shape (n,) or (n, answers)
-        The probability of the positive answer, or the logits of all answers, minus infinity for an answer
-        that an item does not have.
+        Probabilities of the positive answer, or logits of all answers, minus infinity if an item lacks one.
     estimator : str, optional
         ``own`` (that of the method) or ``latent``, which reads the answers of any method.
     queries : float, optional
-        Queries per item. The default is 1, or with more than two answers the method's usual number.
+        Queries per item; by default 1, or with more than two answers the method's usual number.
     jitter : float, optional
-        Standard deviation of the noise that the endpoint adds to the log-odds of every answer, which the
-        estimators do not know.
-
-    The oracle is the binned ECE of the probabilities. With more than two answers, it is that of the likeliest
-    answer, and for `repeated` that of a drawn one.
+        Standard deviation of noise on the log-odds of every answer, unknown to the estimators.
     """
     used = method_of(method)
     if not used.simulable:
