@@ -187,7 +187,7 @@ def test_the_level_and_the_key_may_change(items: Path, server: Server, tmp_path:
 def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -> None:
     """Where logit_bias does nothing there is no audit by thresholds; forcing one leaves a mark."""
     with serving(items, bias="ignored") as server:
-        with pytest.raises(UnfitError, match=r"ignored: use method='temperature'; or force=True goes on"):
+        with pytest.raises(UnfitError, match=r"ignored: use method='temperature'; or force=True continues"):
             audit(items, settings(server), out=tmp_path / "run")
         forced = audit(items, settings(server), out=tmp_path / "forced", force=True)
         by_heat = audit(items, settings(server, method="temperature"), out=tmp_path / "heat")
@@ -199,7 +199,7 @@ def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -
 
 def test_a_clamp_is_refused_with_what_would_fit(items: Path, tmp_path: Path) -> None:
     """A clamped bias is refused with the options that suit it, then temperature, and force last."""
-    cures = r"run it again with offset=\S+ and limit=\S+; or use method='temperature'; or force=True goes on"
+    cures = r"run it again with offset=\S+ and limit=\S+; or use method='temperature'; or force=True continues"
     with serving(items, clamp=10.0) as server, pytest.raises(UnfitError, match=cures):
         audit(items, settings(server), out=tmp_path / "run")
 
@@ -334,7 +334,7 @@ def test_a_server_that_dies_during_the_probe(items: Path, tmp_path: Path) -> Non
     """The error says that nothing is lost, and the same audit then asks only what was not answered."""
     dead = Behaviour(fault="500")
     with serving(items, later=dead, later_from=40) as server:
-        with pytest.raises(EndpointError, match=r"no answer for .*every answer so far is kept, and the same"):
+        with pytest.raises(EndpointError, match=r"no answer for .*every answer so far is kept; run the same"):
             audit(items, settings(server), out=tmp_path / "run", limits=Limits(patience=0.1))
         answered = server.answered
         server.behaviour = Behaviour()
