@@ -1,13 +1,8 @@
-"""Gets the queries of a design answered by an endpoint, and keeps the replies.
+"""Send the queries of a design to an endpoint and store the replies.
 
-A run can be continued. The rule that makes this safe: a query is under way until its answer is on disk, and
-at most ``concurrency`` queries are under way, or those of a single request. This is the most that a crash can
-lose and that must be paid for again.
-
-A worker takes the queries of a request only when there is room, so a million queries are never a million
-tasks. Stopping a run cancels nothing: no new query is sent, and the queries under way are awaited and kept.
-Where a request asks several queries at once, its answers reach the disk together; what a reply leaves
-unanswered is asked again.
+At most ``concurrency`` queries (or those of one request) wait for an answer on disk: a crash loses no more,
+and the run can be continued. Workers take queries only when there is room, so a million queries are never a
+million tasks. Stopping cancels nothing: queries under way are awaited and kept.
 """
 
 from __future__ import annotations
@@ -35,10 +30,7 @@ from blindcal.store.stored import StoredReply, usage_of
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """All answers, what they cost, and why there are no more; ``stopped`` is ``None`` for a finished run.
-
-    ``failed`` is the number of queries that were given up after too many failures.
-    """
+    """Answers and cost of a run; ``stopped`` is ``None`` if it finished, ``failed`` counts skipped ones."""
 
     answered: AnswerTable
     usage: Usage
@@ -55,11 +47,9 @@ async def ask_design(
     controls: Controls | None = None,
     begin: int = 0,
 ) -> RunOutcome:
-    """Ask all queries of the design that the store does not answer yet, and the ``controls`` among them.
+    """Ask all open queries and their ``controls``; raises `EndpointError` if asking on is useless.
 
-    ``planned`` is the expected number of queries, for the progress. The rounds before number ``begin`` are
-    known to be answered. A stopped run waits for the queries under way. Raises `EndpointError` if asking on
-    is useless; every answer is kept.
+    ``planned`` is the expected number of queries; rounds before ``begin`` are known to be answered.
     """
     try:
         return await _Sender(job, governor, planned, controls or Controls(job, every=None)).ask(design, begin)
@@ -69,8 +59,6 @@ async def ask_design(
 
 @dataclass(slots=True)
 class _Taken:
-    """The queries of a request under way, and what is set aside for it and for its control queries."""
-
     queries: tuple[int, ...]
     request: Request
     own: Reservation
@@ -78,21 +66,19 @@ class _Taken:
 
 
 class _Sender:
-    """The state of one run: its workers, the queries under way, and why it stopped."""
-
     def __init__(self, job: Job, governor: Governor, planned: int, controls: Controls) -> None:
         self._job, self._governor, self._controls, self._total = job, governor, controls, planned
         self._store, self._limits = job.store, governor.run.limits
         self._round: OpenRound
         self._before = AnswerTable.empty()  # the answers of earlier rounds
-        self._usage = job.store.usage("design")  # of what is on disk
+        self._usage = job.store.usage("design")  # of the replies on disk
         self._stopped: Stopped | None = None  # why a round was left unfinished
         self._failed = 0
         self._again: deque[tuple[int, ...]] = deque()  # queries that a reply left unanswered
         self._on_the_wire = 0  # requests that no worker has finished
         self._under_way = 0  # queries whose answers are not on disk
-        self._checking = False  # whether the endpoint still answers what it answered before
-        self._hopeless: int | None = None  # the place from which on unusable outcomes are forgotten
+        self._checking = False  # an item that had a usable reply is asked again
+        self._hopeless: int | None = None  # unusable outcomes from this place on are forgotten
         self._unusable: EndpointError | None = None
         self._error: Exception | None = None
         self._workers: set[asyncio.Task[None]] = set()
@@ -101,10 +87,6 @@ class _Sender:
         self._reported = float("-inf")
 
     async def ask(self, design: Design, begin: int = 0) -> RunOutcome:
-        """Get the rounds of a design answered, one after the other, until it ends or the run stops.
-
-        Those before number ``begin`` are known to be answered, and left out of the outcome.
-        """
         first, nonsense = self._store.first_query(begin), None
         stored = self._store.rounds(begin)
         for number in itertools.count():
@@ -167,7 +149,6 @@ class _Sender:
     # Queries under way
 
     def _fill(self) -> None:
-        """Start requests while there is room; sets ``_drained`` when none is under way any more."""
         while (taken := self._take()) is not None:
             worker = asyncio.create_task(self._work(taken))
             self._workers.add(worker)
@@ -176,7 +157,6 @@ class _Sender:
             self._drained.set()
 
     def _take(self) -> _Taken | None:
-        """The queries of the next request, if there is room, the limits allow one and the run goes on."""
         if self._on_the_wire >= self._governor.concurrency.limit:
             return None
         if self._governor.halting or self._stopped or self._checking:
@@ -206,7 +186,6 @@ class _Sender:
         return _Taken(queries, request, own, for_controls)
 
     def _next(self) -> tuple[int, ...]:
-        """The queries to ask next in one request; empty if there are none."""
         if self._again:
             return self._again[0]
         begin = end = self._taken
@@ -227,7 +206,7 @@ class _Sender:
                     await self._doubt(taken.queries[0], replies[0])
             except Exception as error:
                 self._fail(error)
-            for reserved in (taken.own, *taken.for_controls):  # unless they are settled
+            for reserved in (taken.own, *taken.for_controls):  # no effect if already settled
                 self._governor.settle(reserved)
             self._on_the_wire -= 1
             left = taken.queries[kept:]
@@ -238,7 +217,6 @@ class _Sender:
         self._fill()
 
     async def _ask(self, taken: _Taken) -> list[StoredReply]:
-        """The outcomes of the queries of a request; none if they are skipped or the run is stopped."""
         for query in taken.queries:
             await self._ask_controls(query, taken.for_controls)
         final = await self._governor.ask_until_final(taken.request)
@@ -246,7 +224,7 @@ class _Sender:
             self._stopped = self._stopped or self._governor.limit_reached()
             return []
         if isinstance(final.outcome, EndpointError):
-            error = final.outcome  # of the endpoint, if all replies fail alike
+            error = final.outcome  # the endpoint's fault if all replies fail alike
             self._unusable = EndpointError(error.message, remedy=error.remedy, options=error.options)
         replies = self._job.outcomes(taken.queries, final, self._round.choices(taken.queries[0]))
         self._governor.settle(taken.own, *replies)
@@ -254,7 +232,6 @@ class _Sender:
         return replies
 
     async def _ask_controls(self, query: int, reserved: list[Reservation]) -> None:
-        """Ask the control queries that a query carries; one without a usable reply is left out."""
         place, governor = (self._round.asked, self._round.first), self._governor
         while (control := self._controls.next(query, *place)) is not None and not governor.halting:
             request = self._controls.request(control, *place)
@@ -276,14 +253,12 @@ class _Sender:
                 governor.settle(own[0])
 
     def _note(self, queries: Sequence[int], replies: Sequence[StoredReply]) -> bool:
-        """Note what has become of queries, skipped if nothing; returns whether the endpoint is in doubt."""
         doubts = [self._usability.note(reply.query, not reply.unusable) for reply in replies]
         if not replies:
             doubts = [self._usability.note(query, None) for query in queries]
         return any(doubts)
 
     def _hand_over(self, kept: asyncio.Future[None], replies: list[StoredReply]) -> None:
-        """Leave replies to the store without waiting; they stay under way until ``kept`` is done."""
         if kept not in self._handed_over:
             self._handed_over[kept] = []
             kept.add_done_callback(self._on_disk)
@@ -306,15 +281,11 @@ class _Sender:
         self._fill()
 
     def _fail(self, error: Exception) -> None:
-        """Stop the run; answers under way are still kept, and then the error is raised."""
         self._error = self._error or error
         self._governor.halt()
 
     async def _doubt(self, query: int, unusable: StoredReply) -> None:
-        """Ask an item that had a usable reply once more, in place of this query's; give up if it has none.
-
-        The answer is not part of the design, so it is paid for and not kept.
-        """
+        """Ask an item that had a usable reply once more; its answer is paid for but not kept."""
         begins, item, governor = self._usability.streak_begins, self._usable_item(), self._governor
         if item is None:
             self._give_up(begins, unusable.text)
@@ -341,14 +312,12 @@ class _Sender:
             self._give_up(begins, unusable.text)
 
     def _usable_item(self) -> int | None:
-        """An item that had a usable reply, in this round or an earlier one."""
         if (query := self._usability.usable) is not None:
             return self._round.item(query)
         valid = np.flatnonzero(self._before.answers != INVALID)
         return int(self._before.items[valid[0]]) if valid.size else None
 
     def _give_up(self, begins: int, reason: str) -> None:
-        """End the run as hopeless; its unusable outcomes from this place on will be forgotten."""
         self._hopeless = begins
         self._fail(self._unusable or EndpointError(reason.removeprefix("(").removesuffix(")")))
 

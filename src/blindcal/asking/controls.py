@@ -1,16 +1,14 @@
 """Control queries of a run, which show whether the endpoint still does what the probe saw.
 
-A probe lasts a moment, a run may last hours. So every n-th query has a control query, which is asked and
-stored before it. Which ones do, and what they ask, depends on the number of the query alone, so that an
-interruption changes nothing. There are two kinds:
+Every n-th query carries one, asked and stored before it. Its kind depends on the query's number alone, so
+interruptions change nothing:
 
-- *forced*: the query's item at the largest shift, in one direction. If the bias acts, the answer is known,
-  whatever the model thinks. For each one that is wrong, more are asked at once, about other items. With more
-  than two answers, the shift raises one of them, each in turn.
-- *repeated*: another query of the round once more, with a slightly smaller common bias, which changes nothing
-  but keeps the endpoint from answering out of a cache. If its two answers differ, they are noisy.
+- *forced*: the item at the largest shift; its answer is known if the bias acts. Each wrong one leads to more,
+  about other items. With more than two answers, each is raised in turn.
+- *repeated*: another query of the round, with a slightly smaller common bias, which changes nothing but
+  avoids caches. If its two answers differ, they are noisy.
 
-The run ends if too many forced answers are wrong: then the bias has stopped acting, and asking on is useless.
+The run ends if too many forced answers are wrong, because the bias has stopped acting.
 """
 
 from __future__ import annotations
@@ -33,30 +31,26 @@ from blindcal.store.stored import StoredReply
 
 ControlKind: TypeAlias = Literal["up", "down", "repeat"]
 
-CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # for each wrong forced answer, and altogether per query
+CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # per wrong forced answer, and in total per query
 _TURNS: tuple[ControlKind, ...] = ("up", "repeat", "down", "repeat")
 _OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
-_COOLER = 1.0  # by how much the common bias of a repeated query is smaller
+_COOLER = 1.0  # subtracted from the common bias of a repeated query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A control query: the ``nth`` of those that query number ``carrier`` carries.
-
-    A forced one is about ``item``, a repeated one asks query number ``again`` once more. ``answer`` is the
-    answer that is raised, if there are more than two.
-    """
+    """The ``nth`` control query of query ``carrier``; a repeated one asks query ``again`` anew."""
 
     carrier: int
     nth: int
     kind: ControlKind
     item: int
     again: int = -1
-    answer: int | None = None
+    answer: int | None = None  # the one that is raised, if there are more than two
 
     @property
     def forces(self) -> int | None:
-        """The answer that a forced query must get if the bias acts."""
+        """The answer that a forced query must get; ``None`` for a repeated one."""
         if self.answer is not None:
             return self.answer
         return {"up": POSITIVE, "down": NEGATIVE}.get(self.kind)
@@ -64,10 +58,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class ControlAnswer:
-    """An answered control query; ``place`` counts them in the order in which they were answered.
-
-    ``after`` is the number of answers that the run had by then.
-    """
+    """An answered control query; ``after`` is the run's number of answers by then."""
 
     control: Control
     place: int
@@ -76,17 +67,17 @@ class ControlAnswer:
 
     @property
     def wrong(self) -> bool:
-        """Whether it is a forced query with another answer."""
+        """Whether a forced query got another valid answer."""
         return self.forced and self.answer != self.control.forces
 
     @property
     def forced(self) -> bool:
-        """Whether it is a forced query with a valid answer."""
+        """Whether this is a forced query with a valid answer."""
         return self.control.kind != "repeat" and self.answer != INVALID
 
 
 def stored_controls(store: Store) -> list[ControlAnswer]:
-    """The answered control queries of a run, in the order in which they were answered."""
+    """The answered control queries of a run, in the order of answering."""
     return [_as_answer(reply, place) for place, reply in enumerate(store.replies("control"))]
 
 
@@ -99,10 +90,7 @@ def _as_answer(reply: StoredReply, place: int) -> ControlAnswer:
 
 
 class Controls:
-    """The control queries of a run: one for every ``every`` queries, none if that is ``None``.
-
-    With ``force`` the run goes on, whatever they show.
-    """
+    """The control queries of a run, one per ``every`` queries; with ``force`` they never end it."""
 
     def __init__(self, job: Job, *, every: int | None, force: bool = False) -> None:
         self._job, self._every, self._force = job, every, force
@@ -113,11 +101,11 @@ class Controls:
         self._can_force = job.max_shift >= IRRESISTIBLE
 
     def due(self, query: int) -> bool:
-        """Whether a control query is to be asked before this query."""
+        """Whether a control query precedes this query."""
         return self._every is not None and query % self._every == 0 and query not in self._by_carrier
 
     def next(self, query: int, asked: Round, first: int) -> Control | None:
-        """The next control query to ask before a query of this round, whose first number is ``first``."""
+        """The next control query to ask before ``query``, if any, in a round numbered from ``first``."""
         if self._every is None or query % self._every:
             return None
         carried, place = self._by_carrier.get(query, []), query - first
@@ -146,7 +134,6 @@ class Controls:
         return Control(carrier=carrier, nth=nth, kind="up", item=item, answer=answer)
 
     def request(self, control: Control, asked: Round, first: int) -> Request:
-        """The request of a control query."""
         if control.forces is not None:
             return self._job.forced(control.item, control.forces)
         question, place = self._job.question, control.again - first
@@ -157,14 +144,14 @@ class Controls:
         return cooler.request(messages, float(asked.shifts[place]), 0.0, biases=row)
 
     def stored(self, control: Control, final: FinalOutcome, answered: int) -> StoredReply:
-        """The reply to a control query, to be stored; by now the run has this number of answers."""
+        """The reply to a control query, to be stored; the run has ``answered`` answers by now."""
         assert isinstance(final.outcome, Reply)
         about: dict[str, Any] = {"kind": "control", "query": control.carrier, "nth": control.nth}
         body = msgspec.json.encode({"control": control, "after": answered}).decode()
         return self._job.read(final.outcome, body=body, **about, **final.cost)
 
     def record(self, reply: StoredReply) -> None:
-        """Take a reply that is stored into account; raises `UnfitError` if the bias has stopped acting."""
+        """Take a stored reply into account; raises `UnfitError` if the bias has stopped acting."""
         answer = _as_answer(reply, len(self._answers))
         self._answers.append(answer)
         self._by_carrier.setdefault(reply.query, []).append(answer)

@@ -1,10 +1,9 @@
-"""Whether an endpoint is still the one it was: forced answers show if the bias acts, and replies name it.
+"""Check that an endpoint still obeys the bias and still names the same model.
 
-A query that is forced by the largest shift has a known answer, whatever the model thinks. One rule tells
-whether the bias still acts, for controls of a run and for the few queries of a check: Page's, with 3% wrong
-answers against 25%. It is an alarm if the log-likelihood ratio, restarted at zero, reaches 8. An
-endpoint that is wrong 3% of the time raises a false alarm only after more than 10,000 forced queries on
-average; one that ignores the bias is wrong half of the time and raises it after about ten.
+A query forced by the largest shift has a known answer, whatever the model thinks. Page's test compares 3%
+wrong answers with 25%; it is an alarm if the log-likelihood ratio, restarted at zero, reaches 8. An endpoint
+that is wrong 3% of the time raises a false alarm after more than 10,000 forced queries on average; one that
+ignores the bias is wrong half of the time and raises it after about ten.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NAMELESS = ServedModel("", "")
 
 @dataclass(frozen=True, slots=True)
 class ForcedReply:
-    """A reply to a forced query, and whether it is the answer that was forced."""
+    """A reply to a forced query, and whether it is the forced answer."""
 
     item: int
     right: bool
@@ -36,7 +35,7 @@ class ForcedReply:
 
 
 async def ask_forced(job: Job, endpoint: Endpoint, items: Sequence[int], least: int = 6) -> list[ForcedReply]:
-    """Force both answers of items, in turn if they are fewer than ``least``; refusals are left out."""
+    """Force both answers of each item, cycling until ``least`` items were asked; leaves out refusals."""
     turns = itertools.islice(itertools.cycle(items), max(least, len(items)))
     wanted = [(item, answer) for item in turns for answer in (POSITIVE, NEGATIVE)]
     asking = (endpoint.ask(job.forced(item, answer)) for item, answer in wanted)
@@ -52,7 +51,7 @@ async def ask_forced(job: Job, endpoint: Endpoint, items: Sequence[int], least: 
 
 
 def lost_since(wrong: Iterable[bool]) -> int | None:
-    """The place of the forced answer from which on too many are wrong, or ``None`` if the bias acts."""
+    """The place from which on too many forced answers are wrong; ``None`` if the bias acts."""
     ratio, since = 0.0, 0
     for place, failed in enumerate(wrong):
         if ratio <= 0:
@@ -74,10 +73,10 @@ def bias_ignored(forced: Sequence[ForcedReply]) -> str | None:
 
 
 def name_in(reply: Reply) -> ServedModel:
-    """What a reply names, as the run file notes it."""
+    """The model and fingerprint in a reply, as the run file notes them."""
     return ServedModel(printable(reply.model or "", 100), printable(reply.fingerprint or "", 100))
 
 
 def unknown_names(names: Iterable[ServedModel], known: Sequence[ServedModel]) -> list[str]:
-    """The models and systems that replies name and that are not known, in words."""
+    """The names that are not ``known``, in words."""
     return sorted({name.words for name in names if name not in (known or (NAMELESS,))})

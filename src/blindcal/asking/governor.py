@@ -1,9 +1,8 @@
 """The governor of an endpoint: every request of every command goes through it.
 
-It sends requests at the rate that the user allows and the endpoint bears, tries again what failed, keeps to
-the limits on queries and cost, and counts what everything has cost. What a request may cost at most is set
-aside before it is sent, so that no limit is passed, however many are under way. An API key never comes this
-far: the client of the endpoint removes it from whatever the server says.
+It sets the rate, retries failures, keeps to the limits on queries and cost, and counts what was paid. The
+highest cost of a request is reserved before it is sent, so no limit is exceeded, however many are under way.
+API keys never get this far: the endpoint's client removes them from what the server says.
 """
 
 from __future__ import annotations
@@ -46,16 +45,13 @@ _NOTICEABLE = 3.0  # seconds; a longer wait is announced
 
 
 def backoff(attempt: int, first: float) -> float:
-    """Seconds to wait after a failed attempt, doubled with each attempt.
-
-    Jitter keeps requests that failed together from being sent together again.
-    """
+    """Seconds to wait after a failed attempt, doubling; jitter separates requests that failed together."""
     return min(_LONGEST, first * 2.0 ** (min(attempt, 20) - 1)) * random.uniform(0.5, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Reservation:
-    """What is set aside for a request under way: its queries, and its highest cost if the cost is limited."""
+    """Queries and highest cost reserved for a request under way; 0 if the cost is not limited."""
 
     queries: int
     cost: float
@@ -63,7 +59,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class FinalOutcome:
-    """The final outcome of a request: a reply, or why there is none that can be used."""
+    """The final outcome of a request: a reply, or why none can be used."""
 
     outcome: Reply | EndpointError
     attempts: int
@@ -71,7 +67,7 @@ class FinalOutcome:
 
     @property
     def cost(self) -> dict[str, Any]:
-        """What it cost, as it is stored."""
+        """Attempts and tokens, as fields of `StoredReply`."""
         outcome = self.outcome
         tokens = outcome.usage.tokens if isinstance(outcome, Reply) else outcome.billed or (0, 0, 0)
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -79,11 +75,7 @@ class FinalOutcome:
 
 
 class Governor:
-    """Sends requests to an endpoint within the limits of a run, which may be replaced between requests.
-
-    What it learns of the endpoint is noted in the store, if there is one. ``paid`` is what everything in the
-    store and since then has cost. ``kept`` says in errors what is not lost.
-    """
+    """Sends requests within the limits of ``run``; ``paid`` includes what the store already holds."""
 
     def __init__(
         self, endpoint: Endpoint, run: RunContext, store: Store | None = None, kept: str = ""
@@ -109,10 +101,7 @@ class Governor:
     # Limits
 
     def reserve(self, *requests: Request) -> tuple[Reservation, ...] | Stopped | None:
-        """Set aside what requests may cost, or say which limit ends the run.
-
-        ``None`` means to wait: requests under way may turn out cheaper and leave room.
-        """
+        """Reserve what requests may cost; returns the limit that ends the run, or ``None`` to wait."""
         limits, prices = self.run.limits, self.run.prices
         costs = [0.0] * len(requests)
         if limits.max_cost is not None and prices is not None:
@@ -128,7 +117,7 @@ class Governor:
         return made
 
     def limit_reached(self, queries: int = 0, cost: float = 0.0) -> Stopped | None:
-        """The limit that this would exceed, besides everything paid and set aside."""
+        """The limit that this would exceed, besides everything paid and reserved."""
         limits, prices = self.run.limits, self.run.prices
         if limits.max_queries is not None:
             under_way = sum(reserved.queries for reserved in self._reserved)
@@ -141,19 +130,17 @@ class Governor:
         return None
 
     def settle(self, reserved: Reservation, *replies: StoredReply) -> None:
-        """Count what a request has cost, in place of what was set aside for it."""
+        """Replace a reservation by what the request has cost."""
         self._reserved.discard(reserved)
         if replies:
             self.paid += usage_of(replies)
         self._settled.set()
 
     async def until_settled(self) -> None:
-        """Wait until a request under way has been counted."""
         self._settled.clear()
         await self._settled.wait()
 
     def report(self, done: int, total: int, *, probing: bool = False) -> None:
-        """Report the progress of the run."""
         run, cost = self.run, None if self.run.prices is None else self.run.prices.cost(self.paid)
         if run.progress is not None:
             run.progress(
@@ -177,7 +164,6 @@ class Governor:
         self._halted.set()
 
     def resume(self) -> None:
-        """Send again."""
         self._halted.clear()
 
     @property
@@ -190,10 +176,9 @@ class Governor:
     ) -> FinalOutcome | None:
         """Send a request until its outcome is final; ``None`` if it is skipped, or the run ends first.
 
-        A refusal of the item is final. A reply that was served and cannot be used may be bad luck: another
-        one is paid for, `REPLY_TRIES` at most. A request that failed too often is skipped. One that is
-        ``needed`` outlasts an outage that begins after an answer, as long as the run's patience, and raises
-        its error otherwise.
+        A refusal of the item is final; other unusable replies are tried `REPLY_TRIES` times. A request that
+        fails too often is skipped. A ``needed`` one raises instead, but outlasts an outage that begins after
+        an answer.
         """
         if not self._asking:
             self._active_since = self._now()
@@ -250,7 +235,6 @@ class Governor:
         return None
 
     async def _turn(self, tokens: float) -> bool:
-        """Wait until a request may be sent; returns whether it may, or nothing more is to be sent."""
         slot = self._rate.book(self._now(), tokens)
         while not self.halting:
             delay = max(slot, self._pause.until) - self._now()
@@ -265,7 +249,6 @@ class Governor:
         return False
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for this many seconds, or until nothing more is to be sent."""
         if seconds > 0 and not self.halting:
             ends = [asyncio.ensure_future(event.wait()) for event in (self.run.stop, self._halted)]
             try:
@@ -275,7 +258,6 @@ class Governor:
                     end.cancel()
 
     def _slow_down(self, error: RetryableError, sent: float, tries: int, failed: int) -> float:
-        """Slow down after a failure, and return how long to wait; raises if waiting on is useless."""
         limits, now = self.run.limits, self._now()
         self.last_failure = error
         if error.retry_after is not None and error.retry_after > limits.patience:
@@ -307,14 +289,13 @@ class Governor:
         return f"{remedy}; {self._kept}" if self._kept else remedy
 
     async def _waste(self, error: EndpointError, request: Request, kind: ReplyKind) -> bool:
-        """Count and keep what an error cost that is not final; returns whether it was billed."""
         self.tokens.bill(error, request)
         if error.billed is not None:
             await self.keep_wasted(FinalOutcome(error, 1, 0.0), kind)
         return error.billed is not None
 
     async def keep_wasted(self, final: FinalOutcome, kind: ReplyKind) -> None:
-        """Count and keep what a reply cost that leads to no outcome."""
+        """Count and store what a reply cost that leads to no outcome."""
         if isinstance(final.outcome, EndpointError) and final.outcome.billed is None:
             return
         wasted = StoredReply(kind=kind, outcome=False, **(final.cost | {"attempts": 1}))
@@ -323,7 +304,6 @@ class Governor:
             await self._store.save(wasted)
 
     def _note_accepted(self) -> None:
-        """Note which fields the endpoint takes, if it has refused some."""
         store, endpoint = self._store, self.endpoint
         if store is not None and isinstance(endpoint, HttpEndpoint) and endpoint.accepted != self._accepted:
             self._accepted = endpoint.accepted
@@ -339,10 +319,9 @@ class LimitTooLowError(InputError):
 
 
 class GovernedEndpoint:
-    """An endpoint whose requests go through a governor; each is needed, and raises an error if it fails.
+    """An endpoint behind a governor; every request is needed, and raises if it fails.
 
-    With a store, nothing is asked twice: replies from before an interruption are read back, refusals of an
-    item too. About ``expected`` queries will be asked ``for_what``, for errors and the progress.
+    With a store, nothing is asked twice. ``expected`` and ``for_what`` appear in errors and the progress.
     """
 
     def __init__(
@@ -364,7 +343,7 @@ class GovernedEndpoint:
         self._done = 0
 
     async def ask(self, request: Request) -> Reply:
-        """The reply to a request; an error if there is none that can be used."""
+        """The reply to a request, stored or new; raises if none can be used."""
         key = int.from_bytes(hashlib.blake2b(msgspec.json.encode(request), digest_size=7).digest(), "big")
         nth = self._unused[key].pop() if self._unused[key] else self._times[key]
         self._times[key] = max(self._times[key], nth + 1)
@@ -374,7 +353,7 @@ class GovernedEndpoint:
                 try:
                     outcome = await self._asked(request, key, nth)
                 except BaseException:
-                    self._unused[key].append(nth)  # the next attempt is the nth time
+                    self._unused[key].append(nth)  # free for the next attempt
                     raise
         else:
             outcome = _decoded(body)
@@ -413,7 +392,6 @@ class GovernedEndpoint:
         return outcome
 
     async def _unless_stopped(self, asking: Coroutine[Any, Any, FinalOutcome | None]) -> FinalOutcome | None:
-        """Wait for the final outcome of a request; if the run is stopped meanwhile, not for long."""
         stop = self._governor.run.stop
         tasks = asking_task, _ = asyncio.ensure_future(asking), asyncio.ensure_future(stop.wait())
         try:
@@ -441,12 +419,10 @@ class GovernedEndpoint:
         )
 
     async def close(self) -> None:
-        """Close the endpoint."""
         await self._governor.endpoint.close()
 
 
 def _encoded(final: FinalOutcome, key: int, nth: int) -> StoredReply:
-    """A reply to keep, or the error of one: a refusal counts as a query only if it was billed."""
     outcome = final.outcome
     if isinstance(outcome, Reply):
         queries, text, body = outcome.usage.queries, outcome.text, msgspec.json.encode(outcome)

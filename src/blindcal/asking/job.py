@@ -32,7 +32,7 @@ NOT_THERE = "an answer that the item does not have"
 
 
 class NumberedItems(Protocol):
-    """Items by their numbers, from 0 up."""
+    """Items numbered from 0."""
 
     def __len__(self) -> int: ...
 
@@ -41,12 +41,11 @@ class NumberedItems(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a run asks, and the file that keeps the replies.
+    """What a run asks, and the store that keeps the replies.
 
-    Shifts are limited to ``max_shift``, the largest that the endpoint does not clamp. Equal queries of a
-    round are asked in one request, ``at_once`` at most. ``answers`` is the number of answers, of which an
-    item may have fewer if there are more than two. ``also_check`` is called with every group of answers that
-    is on disk, and ends the run by raising an error.
+    Shifts are clipped to ``max_shift``, the largest that the endpoint does not clamp. A request asks at most
+    ``at_once`` equal queries. With more than two ``answers``, an item may have fewer. ``also_check`` is
+    called with each group of stored replies, and ends the run by raising.
     """
 
     items: NumberedItems
@@ -58,7 +57,7 @@ class Job:
     also_check: Callable[[Sequence[StoredReply]], None] | None = None
 
     def forced(self, item: int, answer: int) -> Request:
-        """A query about an item whose answer is known if the bias acts: the largest shift decides it."""
+        """A query at the largest shift, whose answer is known if the bias acts."""
         asked = self.items[item]
         if self.answers == 2:
             shift = self.max_shift if answer == POSITIVE else -self.max_shift
@@ -68,10 +67,7 @@ class Job:
         return self.question.request(asked.messages, self.max_shift, 0.0, 0, biases)
 
     def read(self, reply: Reply, choices: int | None = None, **stored: Any) -> StoredReply:
-        """A reply as the question reads it, to be stored with what else is given.
-
-        If the item has only the first ``choices`` of the answers, the others are invalid.
-        """
+        """Parse a reply for the store; answers beyond the item's first ``choices`` are invalid."""
         parsed = self.question.parse(reply)
         if choices is not None and parsed.answer >= choices:
             parsed = ParsedAnswer(INVALID, parsed.text, reason=NOT_THERE)
@@ -87,11 +83,7 @@ class Job:
         )
 
     def outcomes(self, queries: Sequence[int], final: FinalOutcome, choices: int | None) -> list[StoredReply]:
-        """What to store for the queries of one request; a reply may have fewer answers than were asked for.
-
-        What the request cost is stored with the first. Without a usable reply, all are invalid, and their
-        text is the reason.
-        """
+        """What to store for the queries of one request; the first carries the cost."""
         paid = [final.cost, *[{"attempts": 0}] * (len(queries) - 1)]
         outcome = final.outcome
         if isinstance(outcome, Reply):
@@ -111,7 +103,7 @@ class Job:
         ]
 
     def check(self, usage: Usage, replies: Sequence[StoredReply]) -> None:
-        """Raise if many replies could be read and none is a valid answer; ``replies`` are the last ones."""
+        """Raise if at least `ALL_INVALID` replies could be read and none is a valid answer."""
         readable = usage.queries - usage.unusable
         last = next((reply for reply in reversed(replies) if not reply.unusable), None)
         if last is not None and readable >= ALL_INVALID and usage.invalid == usage.queries:
@@ -122,10 +114,7 @@ class Job:
 
 @dataclass(frozen=True)
 class OpenRound:
-    """A round that is being asked: its queries, of which ``first`` is the number of the first one.
-
-    ``answers`` are those so far, `UNASKED` where there is none.
-    """
+    """A round under way; its queries are numbered from ``first``, and open ones have the answer `UNASKED`."""
 
     job: Job
     asked: Round
@@ -134,17 +123,12 @@ class OpenRound:
 
     @cached_property
     def order(self) -> IntArray:
-        """The queries in the order of asking, which is random.
-
-        This makes the answers of a stopped run a fair sample. The order is the same whenever the run is
-        continued, so that where a limit ends the run does not depend on how often it was stopped.
-        """
+        """The queries in a random order, kept on continuing, so that a stopped run is a fair sample."""
         order: IntArray = self.first + asking_order(self.first, self.asked, self.job.at_once)
         return order
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
-        """Whether each query has an answer."""
         answered: npt.NDArray[np.bool_] = self.answers != UNASKED
         return answered
 
@@ -155,11 +139,10 @@ class OpenRound:
         return queries
 
     def item(self, query: int) -> int:
-        """The item that a query is about."""
         return int(self.asked.items[query - self.first])
 
     def request(self, query: int, item: int | None = None) -> Request:
-        """The request of a query, if need be about another item."""
+        """The request of a query, or the same one about another ``item``."""
         asked, place = self.asked, query - self.first
         return self.job.question.request(
             self.job.items[self.item(query) if item is None else item].messages,
@@ -170,13 +153,13 @@ class OpenRound:
         )
 
     def choices(self, query: int) -> int | None:
-        """The number of answers of a query's item; ``None`` if there are two, as usual."""
+        """The number of answers of a query's item; ``None`` in a run with two answers."""
         biases = self.asked.biases
         return None if biases is None else int(np.isfinite(biases[query - self.first]).sum())
 
 
 def clipped(asked: Round, most: float) -> Round:
-    """A round whose shifts, and all other biases on answers that an item has, are ``most`` at most."""
+    """Clip the shifts and finite biases of a round to ±``most``; infinite ones mark missing answers."""
 
     def within(values: FloatArray) -> FloatArray:
         return np.where(np.isfinite(values), np.clip(values, -most, most), values)
@@ -186,24 +169,21 @@ def clipped(asked: Round, most: float) -> Round:
 
 
 def request_numbers(asked: Round, at_once: int) -> IntArray:
-    """The number of the request that asks each query of a round: equal ones share it, ``at_once`` at most."""
+    """The request that asks each query: equal queries share one, at most ``at_once`` of them."""
     if at_once == 1:
         return np.arange(len(asked))
     biases = () if asked.biases is None else (asked.biases,)
     columns = np.column_stack([asked.items, asked.shifts, asked.temperatures, *biases])
     same = np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
     order = np.argsort(same, kind="stable")
-    nth = np.empty(len(asked), np.int64)  # of the equal queries
+    nth = np.empty(len(asked), np.int64)  # place among the equal queries
     nth[order] = np.arange(len(asked)) - np.searchsorted(same[order], same[order])
     numbers = np.unique(same * len(asked) + nth // at_once, return_inverse=True)[1]
     return np.asarray(numbers.reshape(-1), np.int64)
 
 
 def asking_order(first: int, asked: Round, at_once: int) -> IntArray:
-    """The places of a round's queries in the order of asking; ``first`` is the number of the first query.
-
-    The order of the requests is random, and the queries of a request follow each other.
-    """
+    """The places of a round's queries in a random order, seeded by ``first``; requests stay together."""
     numbers = request_numbers(asked, at_once)
     requests = np.random.default_rng(first).permutation(numbers.max() + 1 if numbers.size else 0)
     return np.argsort(np.argsort(requests)[numbers], kind="stable")

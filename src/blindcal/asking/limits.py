@@ -1,4 +1,4 @@
-"""How fast to ask, and when to stop."""
+"""Limits on the rate, the queries and the cost of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from blindcal.field_rules import FromOne, Positive, check_fields
 from blindcal.prices import Prices
 
 OTHER_FILES = 24
-"""Files that an audit opens besides its connections: streams, run file, items, libraries."""
+"""Open files besides connections: streams, the run file, items, libraries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Why a run ended before its design, in words, and the name of the limit if one ended it."""
+    """Why a run ended early, in words, and the name of the limit if one ended it."""
 
     reason: str
     limit: str | None = None
@@ -34,8 +34,8 @@ INTERRUPTED = Stopped("interrupted")
 class Limits:
     """How fast to ask, and when to stop.
 
-    Every reply that was served counts, whatever was in it. The run also stops if the server asks to wait
-    longer than ``patience``. Being told to slow down (429) does not count as one of the ``attempts``.
+    Every reply that was served counts, usable or not. The run also stops if the server asks to wait longer
+    than ``patience``. Rate-limit responses (429) do not count as ``attempts``.
     """
 
     concurrency: Annotated[FromOne, "Maximum number of concurrent requests."] = 32
@@ -53,13 +53,7 @@ class Limits:
         check_fields(self)
 
     def within_open_files(self) -> Self:
-        """With no more concurrent requests than this process may have connections.
-
-        Raises
-        ------
-        InputError
-            If it may not have a single one.
-        """
+        """Lower the concurrency to the connections this process may open; raises `InputError` if none."""
         most = _most_open_files()
         room = most - OTHER_FILES
         if room < 1:
@@ -78,7 +72,7 @@ class Limits:
 
 
 def check_cost_known(limits: Limits | None, prices: Prices | None) -> None:
-    """Refuse a limit on the cost if it is not known what a query costs."""
+    """Raise `InputError` if the cost is limited but there are no prices."""
     if limits is not None and limits.max_cost is not None and prices is None:
         raise InputError(
             "{max_cost} limits nothing if it is not known what a query costs",

@@ -1,4 +1,4 @@
-"""The run file and the endpoint of a command, opened together and closed at its end."""
+"""Open the run file and the endpoint of a command, and close both at its end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ async def opened_run(
     store_type: type[StoreT],
     accepted: Accepted | None = None,
 ) -> AsyncIterator[tuple[StoreT, Governor]]:
-    """The run file in a folder, and the governor of an endpoint, which is closed at the end.
-
-    The endpoint is the one that is given, or else that at the address; ``accepted`` is what an earlier run
-    learnt of the fields that it takes. If the block fails before anything was asked, no file is left.
-    """
+    """Open a run file and an endpoint; if nothing was asked before an error, no file is left."""
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
     if endpoint is None:
@@ -52,14 +48,14 @@ async def opened_run(
 
 
 def accepted_fields(store: Store) -> Accepted | None:
-    """Which fields the endpoint of a run takes, if it has refused any."""
+    """The fields that a run's endpoint takes; ``None`` if it has refused none."""
     noted = store.note("accepted")
     return None if noted is None else msgspec.convert(noted, Accepted)
 
 
 @contextlib.contextmanager
 def answers_kept() -> Iterator[None]:
-    """Add to an error about files that no answer is lost with them."""
+    """Add to a `FileError` that no answer is lost."""
     try:
         yield
     except FileError as error:

@@ -1,28 +1,25 @@
-"""How fast to ask: how many queries at once, how many per minute, and how long to pause after failures.
+"""How many queries to have under way, how many per minute, and how long to pause after failures.
 
-All classes are told what happened and say what to do. The time is passed in, so that tests need not wait.
-None knows anything about the content of queries.
-
-Failures come in bursts, because many queries are under way when a server begins to refuse. Requests that were
-sent before the last burst was noticed belong to it, and a burst counts once.
+The time is passed in, so that tests need not wait. Failures come in bursts, because many queries are under
+way when a server begins to refuse; requests sent before a burst was noticed belong to it.
 """
 
 from __future__ import annotations
 
 START = 32  # queries at once; a local model queues them, a service hardly notices
 SETTLE = 0.1  # seconds; a rate measured over less is noise
-COOLING = 1.0  # seconds between two cuts of the limit: where single requests fail, they fail all the time
+COOLING = 1.0  # seconds between two cuts of the limit, so that scattered failures do not add up
 LONGEST_PAUSE = 20.0  # seconds, unless the server asks for more
 HARMLESS = 8  # failures in a row: a healthy service refuses a request now and then
 
 
 class ConcurrencyControl:
-    """How many queries to have under way, learnt from the answers.
+    """Learns how many queries to have under way.
 
-    The limit doubles while this raises the rate of answers by a sixth or more (it ends after two windows
-    without such a gain). Then it holds and occasionally tries half as many again. The rate decides and not
-    the latency, because a server that batches takes longer per answer under load but answers more queries
-    in total. A burst of refusals or time-outs halves the limit, which then grows by one at a time.
+    The limit doubles until two windows in a row raise the rate of answers by less than a sixth; then it holds
+    and occasionally tries half as many again. Latency does not matter: a server that batches takes longer per
+    answer under load but answers more in total. A burst of refusals or time-outs halves the limit, which then
+    grows by one at a time.
     """
 
     def __init__(self, most: int) -> None:
@@ -38,7 +35,6 @@ class ConcurrencyControl:
         self._refused = float("-inf")
 
     def answered(self, now: float) -> None:
-        """Record an answer at time ``now``."""
         if self._since is None:
             self._since = now
         self._count += 1
@@ -55,7 +51,7 @@ class ConcurrencyControl:
             self._hold(rate)
 
     def refused(self, now: float, sent: float) -> None:
-        """Record at time ``now`` that a request sent at ``sent`` failed, and lower the limit."""
+        """Lower the limit because a request sent at ``sent`` failed."""
         if sent <= self._refused or now < self._refused + COOLING:
             return
         self._refused = now
@@ -84,10 +80,7 @@ class ConcurrencyControl:
 
 
 class RateLimiter:
-    """When the next query may be sent, given limits on requests and tokens per minute.
-
-    Queries are spread evenly, because a server that counts per second refuses a minute's worth at once.
-    """
+    """Spreads queries evenly, because a server that counts per second refuses a minute's worth at once."""
 
     def __init__(self, rpm: float | None = None, tpm: float | None = None) -> None:
         self._per_request = 60.0 / rpm if rpm else 0.0
@@ -95,23 +88,23 @@ class RateLimiter:
         self._request_free = self._tokens_free = float("-inf")
 
     def book(self, now: float, tokens: float) -> float:
-        """Book the next slot for a query of about ``tokens`` tokens; returns its time."""
+        """Book the next slot for a query of about ``tokens`` tokens and return its time."""
         start = max(now, self._request_free, self._tokens_free)
         self._request_free = start + self._per_request
         self._tokens_free = start + tokens * self._per_token
         return start
 
     def correct(self, tokens: float) -> None:
-        """Correct for a query that took ``tokens`` more tokens (fewer if negative) than were booked."""
+        """Add ``tokens`` to the last booking (negative if it took fewer)."""
         self._tokens_free += tokens * self._per_token
 
 
 class SharedPause:
-    """Until when nothing is sent, because the server asked for it or answers nothing any more.
+    """Pauses all queries when the server asks for it or stops answering.
 
-    Fewer than `HARMLESS` failures in a row pause nothing: the queries that failed wait on their own. Then
-    every burst pauses all queries, twice as long each time, up to `LONGEST_PAUSE`; after the pause, one
-    request at a time tries. The first answer ends this. ``bursts`` counts the pauses since the last answer.
+    Fewer than `HARMLESS` failures in a row pause nothing. After that, each burst doubles the pause, up to
+    `LONGEST_PAUSE`, and then one request at a time is tried until one is answered. ``bursts`` counts the
+    pauses since the last answer.
     """
 
     def __init__(self, first: float) -> None:
@@ -123,11 +116,11 @@ class SharedPause:
 
     @property
     def trying(self) -> bool:
-        """Whether only one request at a time is to be sent."""
+        """Whether to send only one request at a time."""
         return self.bursts > 0
 
     def refused(self, now: float, sent: float, asked: float | None = None) -> None:
-        """Record that a request sent at ``sent`` failed, and the seconds that the server asks to wait."""
+        """Record a failure; ``asked`` is the wait that the server asks for, in seconds."""
         if asked is not None:
             self.until = max(self.until, now + asked)
         self._failures += 1
@@ -139,5 +132,4 @@ class SharedPause:
         self.bursts += 1
 
     def answered(self) -> None:
-        """Record an answer."""
         self._failures = self.bursts = 0

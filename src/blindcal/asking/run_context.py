@@ -1,4 +1,4 @@
-"""What every command that asks is given: how fast and how far to ask, whom to tell, and when to stop."""
+"""What every command that asks shares: limits, prices, callbacks and the event that stops it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def ignore(_: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """How fast to ask and when to stop, the prices of tokens, and whom to tell.
-
-    ``tell`` is called with a description of each step, ``progress`` with the progress. Setting ``stop`` ends
-    the run early and keeps what is under way.
-    """
+    """Limits, prices and callbacks of a run; setting ``stop`` ends it early and keeps what is under way."""
 
     limits: Limits = field(default_factory=Limits)
     prices: Prices | None = None
@@ -47,7 +43,7 @@ class RunContext:
         stage: Callable[[str], None] | None,
         stop: asyncio.Event | None,
     ) -> RunContext:
-        """The context of a command, from its arguments; checks the limits."""
+        """Make the context of a command from its arguments, and check the limits."""
         check_cost_known(limits, prices)
         return cls(
             limits=(limits or Limits()).within_open_files(),
@@ -59,16 +55,15 @@ class RunContext:
 
 
 def _await(finished: Future[Any]) -> None:
-    """Wait for the end, waking up to be interrupted: a signal that another thread receives wakes nobody."""
+    """Poll, because a signal that another thread receives does not wake a blocking wait."""
     while not finished.done():
         wait((finished,), timeout=0.2)
 
 
 def blocking(asynchronous: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The function that runs a coroutine function to its end, in a thread with its own event loop.
+    """Make a blocking function of a coroutine function; it also works in notebooks.
 
-    It also works in notebooks, which already run an event loop. Ctrl-C sets the ``stop`` of the coroutine
-    function, waits for its end and is then raised; a second Ctrl-C does not wait.
+    Ctrl-C sets ``stop``, waits for the coroutine and then raises; a second Ctrl-C raises at once.
     """
 
     @functools.wraps(asynchronous)

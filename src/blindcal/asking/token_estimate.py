@@ -1,8 +1,8 @@
-"""How many tokens a prompt has, expected and at most, learnt from answered prompts.
+"""Estimate the tokens of a prompt, expected and at most, from answered prompts.
 
-A mean is not enough to keep to a limit: prompts differ in length, and digits or other scripts take
-several times the tokens of plain English. But no token is shorter than a byte. Where an endpoint reports no
-tokens, or impossible numbers, the expected ones are counted: an answer has its price, and limits must hold.
+A mean is not enough to keep to a limit: digits or other scripts take several times the tokens of plain
+English. But no token is shorter than a byte. Where an endpoint reports no tokens, or impossible numbers, the
+estimate counts, so that limits hold.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ _AROUND = 8  # tokens that a chat format adds around each message, and around th
 
 @dataclass(slots=True)
 class TokenEstimator:
-    """What is known about prompts: how many were answered, and the bytes and tokens of those counted.
-
-    ``estimated`` says that an endpoint has not reported the tokens of some.
-    """
+    """Bytes and tokens of the answered prompts; ``estimated`` if an endpoint did not report some."""
 
     store: Store | None = None
     answered: int = 0
@@ -32,13 +29,12 @@ class TokenEstimator:
     estimated: bool = False
 
     def learn(self, size: int, tokens: int) -> None:
-        """Add an answered prompt of ``size`` bytes and ``tokens`` tokens."""
         self.answered += 1
         self.size += size
         self.tokens += tokens
 
     def count(self, reply: Reply, request: Request) -> Reply:
-        """Learn from a reply; one that comes without its tokens gets an estimate, which the store notes."""
+        """Learn from a reply; estimate its tokens if it reports none."""
         size = bytes_of(request)
         if reply.prompt_tokens:
             self.learn(size, reply.prompt_tokens)
@@ -48,7 +44,7 @@ class TokenEstimator:
         return replace(reply, prompt_tokens=prompt, completion_tokens=completion)
 
     def bill(self, error: EndpointError, request: Request) -> None:
-        """Estimate the tokens of a reply that was served, cannot be used and comes without them."""
+        """Estimate the tokens of an unusable reply that was billed but reports none."""
         if error.billed is not None and not error.billed[0]:
             error.billed = self._estimate(request)
 
@@ -65,7 +61,7 @@ class TokenEstimator:
         return size * self.tokens / self.size if self.tokens and self.size else size / CHARACTERS_A_TOKEN
 
     def highest_cost(self, request: Request, prices: Prices) -> float:
-        """The most that a request may cost; some endpoints bill the prompt once for each answer."""
+        """The most that a request may cost; some endpoints bill the prompt once per answer."""
         size = bytes_of(request)
         mean = self.tokens / max(1, self.answered)  # some endpoints add their own prompt
         most = max(_WARY * self.expected(size), _WARY * mean, size + _AROUND * (1 + len(request.messages)))

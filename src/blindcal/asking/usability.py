@@ -1,13 +1,9 @@
-"""Whether asking on is useless, judged by which queries had a reply that could be used.
+"""Decide whether asking on is useless, by which queries had a usable reply.
 
-That single items have none is everyday: content filters refuse some prompts, and such an outcome is final.
-Asking on is useless only if *no* item has a usable reply any more. To tell, outcomes are judged in the order
-of asking. This order is random and the same whenever a run is continued, so it matters neither how often a
-run was stopped nor in which order replies arrive, and outcomes of earlier calls count like new ones. After
-`HOPELESS` unusable ones in a row the endpoint is in doubt. Then an item is asked again that had a usable
-reply: if it has one now, it is the items that are refused, and the run goes on. If not, or if no item had
-one ever, the run ends, and the outcomes of the last streak are discarded: these queries are asked again once
-the cause is mended.
+Content filters refuse single prompts, so an unusable reply is normal and final. Outcomes are judged in the
+order of asking, which is random and the same whenever a run is continued. After `HOPELESS` unusable ones in a
+row, an item that had a usable reply is asked again. If it has one now, the run goes on. If not, or if there
+is no such item, the run ends and discards the streak, whose queries are asked again later.
 """
 
 from __future__ import annotations
@@ -18,15 +14,12 @@ import numpy.typing as npt
 from blindcal.records import IntArray
 
 HOPELESS = 20
-"""Queries in a row without a usable reply, after which a run may give up."""
+"""Unusable replies in a row that put the endpoint in doubt."""
 _OPEN, _USABLE, _UNUSABLE, _SKIPPED = range(4)  # what has become of a query
 
 
 class Usability:
-    """What has become of the queries of a round, given in the order of asking.
-
-    ``answered`` says which have an outcome so far, and ``unusable`` lists those without a usable reply.
-    """
+    """What has become of a round's queries, in the order of asking."""
 
     def __init__(self, order: IntArray, answered: npt.NDArray[np.bool_], unusable: IntArray) -> None:
         self._order, self._first = order, int(order.min()) if order.size else 0
@@ -39,19 +32,18 @@ class Usability:
         self._advance()
 
     def note(self, query: int, usable: bool | None) -> bool:
-        """Note an outcome, ``None`` for a query left open; returns whether the endpoint is in doubt now."""
+        """Note an outcome (``None``: left open); returns whether the endpoint is in doubt now."""
         become = _SKIPPED if usable is None else _USABLE if usable else _UNUSABLE
         self._become[self._places[query - self._first]] = become
         self._advance()
         return usable is False and self._streak >= HOPELESS
 
     def clear(self) -> None:
-        """End the streak: the endpoint works."""
         self._streak = 0
 
     @property
     def usable(self) -> int | None:
-        """A query that had a usable reply, on disk or not."""
+        """A query that had a usable reply, on disk or not; ``None`` if there is none."""
         place = self._become.find(_USABLE)
         return None if place < 0 else int(self._order[place])
 

@@ -22,11 +22,7 @@ from blindcal.text import printable
 
 @dataclass(frozen=True, kw_only=True)
 class AskedSettings:
-    """The settings of a finished audit, and what its preparation learnt.
-
-    ``noted`` is the same as its run file notes it. ``served`` are the names in its replies, and ``items`` its
-    items, or ``None`` if their prompts are not known.
-    """
+    """How a finished audit asked; ``noted`` is that as stored, ``items`` is ``None`` without prompts."""
 
     settings: Settings
     prepared: Prepared
@@ -36,7 +32,7 @@ class AskedSettings:
 
     @classmethod
     def of_run(cls, run: Run, **changes: Any) -> Self:
-        """Those of a run, with some settings changed that are not about its items."""
+        """Read the settings of a run; ``changes`` must not concern its items."""
         with Store.read(run.folder / RUN_FILE) as store:
             noted = AskedAs(run.settings, store.note("ready") or {}, store.note("accepted"))
             served, items = tuple(store.served_names()), store.questions()
@@ -44,7 +40,7 @@ class AskedSettings:
 
     @classmethod
     def of_certificate(cls, certificate: Certificate, **changes: Any) -> Self:
-        """Those that a certificate holds, with some settings changed."""
+        """Read the settings in a certificate, with some changed."""
         served = certificate.served
         return cls._read(certificate.settings, "the certificate", "certify again", changes, served=served)
 
@@ -67,5 +63,5 @@ class AskedSettings:
 
     @property
     def accepted(self) -> Accepted | None:
-        """Which fields the endpoint takes, if it has refused any."""
+        """The fields that the endpoint takes; ``None`` if it has refused none."""
         return msgspec.convert(self.noted.accepted, Accepted | None)

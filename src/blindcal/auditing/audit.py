@@ -1,8 +1,7 @@
 """An audit from a file of questions to a result: prepare, ask, conclude.
 
-Everything that was paid for is kept in the run folder: the same call continues an interrupted run, and costs
-nothing once the run has finished. ``audit`` is for scripts and notebooks, ``audit_async`` for
-programs with their own event loop.
+Every paid reply is kept in the run folder: the same call continues an interrupted run, and costs nothing once
+the run has finished.
 """
 
 from __future__ import annotations
@@ -59,17 +58,16 @@ async def audit_async(
     settings : Settings
         Which endpoint is asked what, and how.
     out : path, optional
-        The run folder; by default ``runs/ITEMS-MODEL``. A run that was begun there is continued. The report,
-        the result and the answers are written into it.
+        The folder for the run, its result and its report; ``runs/ITEMS-MODEL`` by default. A run begun
+        there is continued.
     limits, prices : optional
         How fast to ask and when to stop; dollars per million tokens.
     oracle : path, optional
         A score file (``id``, ``label``, ``p``) or a logit file with the true probabilities, to compare with.
     force : bool
-        Continue even if the probe or the control queries of the run find the endpoint unfit.
+        Continue even if the probe or the control queries find the endpoint unfit.
     endpoint, targets : optional
-        An endpoint to ask instead of the address in the settings, and the tokens to bias. It is closed
-        at the end.
+        An endpoint to ask instead of the address in the settings, closed at the end, and the tokens to bias.
     progress, stage : callable, optional
         Called with the progress of the run, and with a description of each step.
     stop : asyncio.Event, optional
@@ -133,10 +131,7 @@ def default_folder(items: str | Path, model: str) -> Path:
 
 
 def _control_every(ready: ReadyAudit) -> int | None:
-    """The distance between two control queries, decided once even if the sample grows.
-
-    There are none if the method sends no bias, or the probe has not seen the bias act.
-    """
+    """The spacing of control queries, decided once even if the sample grows; ``None`` without a seen bias."""
     session, prepared = ready.session, ready.prepared
     design = session.settings.design
     if not METHODS[design.method].biased or prepared.probe is None or prepared.objection is not None:

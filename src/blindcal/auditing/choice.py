@@ -1,9 +1,8 @@
-"""Which method to use: of those that the endpoint allows, the one with the narrowest expected interval.
+"""Choose the method with the narrowest expected interval among those the endpoint allows.
 
-At the same number of queries per item, logprobs are better than thresholds, and these than anything drawn.
-Whether temperature or repeated answers are better depends on that number, so the forecasts of a plan decide.
-If no number is given, each method asks its usual one, and the order of `METHOD_OF` decides. It also does if
-there are more than two answers, for which there are no forecasts.
+At equal queries per item, logprobs are better than thresholds, and these than drawn answers. Forecasts decide
+between temperature and repeated answers. Without a given number of queries, or with more than two answers
+(which have no forecasts), the order of `METHOD_OF` decides.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from blindcal.records import Way
 from blindcal.settings import DEFAULT_BINS, Settings
 
 ONCE: tuple[Way, ...] = ("logprobs", "stated confidence")
-"""Ways to audit in which asking an item again tells nothing more."""
+"""Ways to audit that gain nothing from asking an item again."""
 METHOD_OF: dict[Way, str] = {
     "logprobs": "logprobs",
     "thresholds": "latent",
@@ -29,17 +28,14 @@ METHOD_OF: dict[Way, str] = {
     "repeated answers": "repeated",
     "stated confidence": "verbalized",
 }
-"""The method that makes the most of each way to audit, in the order in which they are tried."""
+"""The best method of each way to audit, in the order of trying."""
 _DRAWN: tuple[Way, ...] = ("temperature", "repeated answers")
-_CLEARLY = 0.95  # an interval narrower than this share of another one is worth more queries of the probe
+_CLEARLY = 0.95  # an interval below this share of another one justifies more probe queries
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOption:
-    """A way to audit ``n`` items, each with so many ``answers``: its method and mean queries per item.
-
-    ``trouble`` says why the endpoint does not allow it: empty if it does, ``None`` if that was not tried.
-    """
+    """A way to audit ``n`` items; ``trouble`` is why not: empty if it works, ``None`` if it was not tried."""
 
     way: Way
     method: str
@@ -52,7 +48,7 @@ class MethodOption:
 
     @cached_property
     def half_width(self) -> float | None:
-        """Half the expected width of the interval of the ECE, for an average model; ``None`` if unknown."""
+        """Expected half-width of the interval of the ECE, for an average model; ``None`` if unknown."""
         if self.answers > 2 or not METHODS[self.method].fitted:
             return None
         queries = min(self.queries, MAX_QUERIES)
@@ -60,19 +56,18 @@ class MethodOption:
 
     @property
     def times(self) -> str:
-        """Its number of queries, in words."""
         return "1 query per item" if self.queries == 1 else f"{self.queries:g} queries per item"
 
     @property
     def expected(self) -> str:
-        """The width that is expected, in words."""
+        """The expected width, in words."""
         if self.half_width is not None:
             return f"±{self.half_width:.3f} expected"
         return "no forecast" if METHODS[self.method].fitted else "no interval"
 
 
 class MethodChoice:
-    """The choice of the method for an audit of ``n`` items with these settings."""
+    """Chooses the method for an audit of ``n`` items with these settings."""
 
     def __init__(self, settings: Settings, n: int) -> None:
         self._given, level = settings.design.queries, settings.estimation.level
@@ -107,11 +102,11 @@ class MethodChoice:
         return max(self._given, LEAST_REPEATED) if way == "repeated answers" else self._given
 
     def enough(self, way: Way) -> bool:
-        """Whether no way that comes later could be clearly better, even if the endpoint allows it."""
+        """Whether no later way could be clearly better, even if the endpoint allows it."""
         return self._given is None or way != "temperature" or not self._repeats_better()
 
     def best(self, probe: Probe) -> MethodOption | None:
-        """The best of the options that the endpoint allows."""
+        """The best option that the endpoint allows, if any."""
         usable = list(probe.usable)
         if set(_DRAWN) <= set(usable) and self._given is not None and self._repeats_better():
             usable.remove("temperature")
@@ -133,7 +128,6 @@ class MethodChoice:
         return f"{best.method}, {best.times}{would}"
 
     def _repeats_better(self) -> bool:
-        """Whether repeated answers are expected to give a clearly narrower interval than temperature."""
         drawn, repeated = (self.options[way] for way in _DRAWN)
         if repeated.queries > drawn.queries:
             return False

@@ -38,11 +38,11 @@ from blindcal.text import encodable, printable
 EXAMPLE_CHARACTERS = 20_000
 """Longer messages are cut in the result's example."""
 MOST_REASONS = 5
-"""Reasons why replies could not be used that the result names."""
+"""Reasons for unusable replies that the result names."""
 
 
 def conclude(ready: ReadyAudit, outcome: RunOutcome, seconds: float, folder: Path) -> AuditResult:
-    """Compute the result of a run, and write it, its answers and its page into a folder."""
+    """Compute the result of a run; write it, its answers and its page into a folder."""
     result = _result(ready, outcome, seconds)
     ready.session.run.tell("writing the report")
     with answers_kept():
@@ -126,7 +126,6 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
 
 
 def _unusable_reasons(store: Store) -> dict[str, int]:
-    """Why queries have no usable reply, and how often: the commonest reasons, and all others together."""
     counts = list(store.unusable_reasons().items())
     named, others = counts[:MOST_REASONS], sum(count for _, count in counts[MOST_REASONS:])
     reasons = {text.removeprefix("(").removesuffix(")"): count for text, count in named}
@@ -134,7 +133,6 @@ def _unusable_reasons(store: Store) -> dict[str, int]:
 
 
 def _stated(store: Store, question: ConfidenceQuestion) -> VerbalAnswers:
-    """What the answers state; those without a usable reply state nothing and are not counted here."""
     unusable = set(store.unusable(0, sum(map(len, store.rounds()))).tolist())
     return question.stated(None if query in unusable else text for query, _, text, _ in store.texts())
 
@@ -157,7 +155,6 @@ def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
 
 
 def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep_prompts: bool) -> Example:
-    """The first answered query, as it was sent; with several answers, the first about one of them."""
     row = 0 if answered.about is None else int(np.argmax(answered.about != PLAIN))
     about = PLAIN if answered.about is None else int(answered.about[row])
     shift, temperature = float(answered.shifts[row]), float(answered.temperatures[row])

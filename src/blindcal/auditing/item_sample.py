@@ -1,9 +1,8 @@
 """A stratified random sample of the items, which can grow.
 
-The items are put into an order in which every stretch holds each label (and each part, if items name one) in
-proportion, and no group is split. The first N items of that order are a stratified random sample with the
-shares of the file, so no weights are needed. A larger sample adds the next items and keeps those already
-asked. Which items joined in which stage is noted in the run before they are asked.
+The items are ordered so that every stretch holds each label (and part, if any) in proportion, and no group is
+split. The first N are a stratified random sample with the shares of the file, so no weights are needed; a
+larger sample adds the next items. Which items joined in which stage is noted before they are asked.
 """
 
 from __future__ import annotations
@@ -58,10 +57,9 @@ def grown(
     *,
     seed: int = 0,
 ) -> tuple[IntArray, ...]:
-    """Stages with ``size`` items in total: those already taken and, if needed, one more.
+    """The stages already taken and, if needed, one more, for ``size`` items in total.
 
-    With groups there may be a few more items, because the last group is kept whole. Raises `InputError` if
-    ``size`` is smaller than what was already taken: a sample can only grow.
+    The last group is kept whole, which may add a few. Raises `InputError` if more were taken already.
     """
     asked = np.concatenate([np.empty(0, np.int64), *taken])
     have, size = asked.size, min(size, labels.size)
@@ -82,16 +80,14 @@ def grown(
 
 
 def _within_last_group(over: int, taken: Sequence[IntArray], groups: IntArray | None) -> bool:
-    """Whether the surplus items can come from keeping the last group whole."""
     return groups is not None and over < int(np.bincount(groups[taken[-1]]).max())
 
 
 def _order(unit: IntArray, labels: IntArray, parts: Sequence[str | None] | None, seed: int) -> IntArray:
-    """All items in an order that keeps units (groups) whole and spreads each stratum evenly."""
     rng = np.random.default_rng([seed, 7])
     _, first, of_item = np.unique(unit, return_index=True, return_inverse=True)
     answers = int(labels.max(initial=1)) + 1
-    # a unit of several items has no single label: it counts as the commonest one, the first if several are
+    # a group counts under its commonest label, the first one in a tie
     pairs, times = np.unique(of_item * answers + labels, return_counts=True)
     pairs = pairs[np.lexsort((pairs, -times, pairs // answers))]
     label = pairs[np.unique(pairs // answers, return_index=True)[1]] % answers

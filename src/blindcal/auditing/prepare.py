@@ -51,10 +51,7 @@ PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyAudit:
-    """An audit that is ready to ask: its session, what was learnt of the endpoint, its design and the truth.
-
-    ``stages`` are the items in the sample (``None`` for all), and ``planned`` is the number of queries.
-    """
+    """An audit that is ready to ask; ``stages`` is ``None`` if all items join at once."""
 
     session: Session
     prepared: Prepared
@@ -72,10 +69,7 @@ async def prepare(
     targets: Targets | None = None,
     force: bool = False,
 ) -> ReadyAudit:
-    """Begin or continue a run, find out how to ask, or read what was found before, and make the design.
-
-    Raises `UnfitError` if the probe finds the endpoint unfit for the method, unless ``force`` is set.
-    """
+    """Begin or continue a run; raises `UnfitError` if the probe advises against it, unless forced."""
     session = await asyncio.to_thread(_begun, session)
     _check_affords_probe(session)
     truth = await asyncio.to_thread(_read_oracle, session, oracle)
@@ -100,7 +94,6 @@ async def prepare(
 
 
 def _begun(session: Session) -> Session:
-    """Fill in the defaults, and store settings and items in the run file or check that they match it."""
     items, store = session.items, session.store
     known = store.note("config") or {}
     if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
@@ -112,7 +105,6 @@ def _begun(session: Session) -> Session:
 
 
 def _settled(session: Session, method: str) -> Session:
-    """The session with the method that was chosen for it; the run file notes it as if it had been named."""
     items, settings = session.items, _with_method(session.settings, method)
     settings = settings.resolved(len(items), items.words)
     session.store.set_note("config", settings.fixed(items))
@@ -120,7 +112,6 @@ def _settled(session: Session, method: str) -> Session:
 
 
 def _with_method(settings: Settings, method: str) -> Settings:
-    """Settings with the method that was chosen, which may not need as many queries as they allow."""
     queries = settings.design.queries
     if METHODS[method].way in ONCE and queries is not None:
         queries = min(queries, 1.0)
@@ -128,10 +119,6 @@ def _with_method(settings: Settings, method: str) -> Settings:
 
 
 def _check_affords_probe(session: Session) -> None:
-    """Refuse a limit on the cost that clearly cannot pay even for the probe, before anything is asked.
-
-    Tokens are estimated from the mean number of characters per item.
-    """
     max_cost, prices, items = session.run.limits.max_cost, session.run.prices, session.items
     if max_cost is None or prices is None or session.store.note("ready") is not None:
         return
@@ -147,7 +134,6 @@ def _check_affords_probe(session: Session) -> None:
 
 
 def _designed(session: Session) -> tuple[Design, list[IntArray] | None, int]:
-    """The design for all items or a sample, the stages of the sample, and the number of queries."""
     settings, items = session.settings, session.items
     stages = sample_stages(items, settings, session.store)
     method = settings.design.method
@@ -167,7 +153,6 @@ def _designed(session: Session) -> tuple[Design, list[IntArray] | None, int]:
 
 
 def _read_oracle(session: Session, oracle: Path | None) -> Truth | None:
-    """The truth to compare with, under the semantics of the method."""
     settings = session.settings
     if oracle is None:
         return None
@@ -219,12 +204,11 @@ async def _with_probe(session: Session, governor: Governor, targets: Targets | N
 
 
 def _semantics(settings: Settings, method: Method) -> Semantics:
-    """The semantics of a method without a bias: a sampled answer sums all spellings, logprobs show each."""
+    """Without a bias, a sampled answer sums all spellings, and logprobs show each."""
     return (settings.prompt.semantics or method.usual_semantics) if method.logprobs else "sum"
 
 
 def _chosen(session: Session, choosing: MethodChoice, probed: Probe, no_ids: str, force: bool) -> str:
-    """The method that was chosen, which is told; raises `UnfitError` if none fits and none is forced."""
     best = choosing.best(probed)
     if best is None and force:
         return ASSUMED
@@ -236,7 +220,7 @@ def _chosen(session: Session, choosing: MethodChoice, probed: Probe, no_ids: str
 
 
 def probe_sample(items: Items, seed: int) -> list[Item]:
-    """The items for the probe, followed by those for the pilot queries."""
+    """Random items for the probe, followed by those for the pilot queries."""
     order = np.random.default_rng(seed).permutation(len(items))[: PROBED + PILOTS]
     return [items[int(k)] for k in order]
 
@@ -248,7 +232,7 @@ async def probe_sampled(
     settings: Settings,
     choosing: MethodChoice | None = None,
 ) -> Probe:
-    """Probe an endpoint on the items of `probe_sample`: for the method of the settings, or to choose one."""
+    """Probe an endpoint on the items of `probe_sample`, for the settings' method or to choose one."""
     design = settings.design
     return await probe(
         endpoint,
@@ -267,10 +251,7 @@ async def probe_sampled(
 
 
 def _ways(settings: Settings) -> tuple[Way, ...]:
-    """What to look for: everything, or what the method needs.
-
-    Where a method that the user named does not fit, temperature may.
-    """
+    """Where a method that the user named does not fit, temperature may."""
     if settings.auto:
         return tuple(METHOD_OF)
     way = METHODS[settings.design.method].way
@@ -280,7 +261,6 @@ def _ways(settings: Settings) -> tuple[Way, ...]:
 
 
 def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
-    """How the probe asks without a bias: in the form that the settings name, or in the first that works."""
     words, form = settings.answer_words, settings.prompt.answer_format
     plain_forms: list[TokenQuestion | FreeTextQuestion] = []
     if form in (None, "word"):
@@ -322,7 +302,7 @@ async def choose_tokens(
 
 
 def check_semantics(settings: Settings) -> None:
-    """Raise an error if several spellings of more than two answers would have to be biased."""
+    """Raise `InputError` if several spellings of more than two answers would have to be biased."""
     wanted = settings.prompt.semantics
     if len(settings.answer_words) > 2 and wanted in ("max", "sum") and settings.design.method != "logprobs":
         raise InputError(
@@ -339,7 +319,7 @@ def _words(settings: Settings) -> Targets:
 
 
 def objection(probed: Probe, method: Method) -> str | None:
-    """Why this method cannot audit an endpoint with these findings, or ``None`` if it can."""
+    """Why a method cannot audit an endpoint with these findings; ``None`` if it can."""
     drawn = method.way == "temperature" and "thresholds" in probed.usable  # then drawn answers were seen too
     if method.way not in probed.usable and not drawn:
         return probed.reason
@@ -352,7 +332,6 @@ def objection(probed: Probe, method: Method) -> str | None:
 
 
 def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> UnfitError:
-    """An error with the objection, what can be done about it, and last how to override it."""
     if probed.unreadable:
         return UnfitError(
             f"this endpoint is not auditable: {objection}",

@@ -1,4 +1,4 @@
-"""What an audit is about to ask and how: its session, and what was learnt beforehand."""
+"""What an audit knows before it asks: its session, and what the preparation learnt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from blindcal.store.run_store import Store
 
 @dataclass(frozen=True)
 class Session:
-    """An audit under way: its items, settings (with all defaults once it has begun), run file and context."""
+    """An audit under way; ``settings`` have all defaults once it has begun."""
 
     items: Items
     settings: Settings
@@ -36,10 +36,10 @@ class Session:
 class Prepared:
     """What must be known before the first query; noted in the run, so that it is paid for once.
 
-    ``objection`` says why the audit should not go on, if it was forced to, and ``unverified`` what the probe
-    could not verify although the estimates depend on it. ``constraint`` names what allows no other answers,
-    ``top`` is how many logprobs the endpoint shows, and ``tempered`` says if it takes a temperature.
-    At most ``at_once`` answers are asked for in one request.
+    - ``objection``: why the audit should not go on, if it was forced to
+    - ``unverified``: what the probe could not verify although the estimates depend on it
+    - ``top``: number of logprobs that the endpoint shows
+    - ``at_once``: highest number of answers per request
     """
 
     targets: Targets
@@ -87,8 +87,5 @@ class Prepared:
         )
 
     def own_noise(self, method: Method) -> bool:
-        """Whether queries at a temperature are sent at T = 0 with Gumbel numbers of our own (METHOD 8).
-
-        Threshold answers can follow the sum of several spellings only in this way.
-        """
+        """Whether our own Gumbel numbers replace the temperature, to sum several spellings (METHOD 8)."""
         return method.biased and not method.sampled and self.targets.semantics == "sum"

@@ -1,4 +1,4 @@
-"""Find out whether and how an endpoint can be audited, on a few of the items that the audit would ask."""
+"""Find out whether and how an endpoint can be audited, on a few of the audit's items."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from blindcal.text import printable
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EndpointProbe:
-    """What a probe found: the answer tokens it chose, how the endpoint treats them, and which method fits."""
+    """What a probe found: the answer tokens, how the endpoint treats them, and which method fits."""
 
     choice: Choice
     probe: Probe
@@ -60,15 +60,13 @@ async def _probe(
 ) -> EndpointProbe:
     """Find out with about 170 queries whether and how an endpoint can be audited.
 
-    Waits for the result; also works in notebooks, which already run an event loop.
-
     Parameters
     ----------
     items : path
-        The file of labelled questions or the named set that the audit would ask; 16 of its items are used.
+        The labelled questions (a file or a named set) that the audit would ask; 16 of them are used.
     settings : Settings
-        Which endpoint is probed, with which answer words, offset and limit. The method only decides whether
-        it is an error if no answer tokens are found.
+        The endpoint, answer words, offset and limit. The method only decides whether it is an error if no
+        answer tokens are found.
     limits : Limits, optional
         How fast to ask, and when to stop.
     progress, stage : callable, optional

@@ -1,4 +1,4 @@
-"""What a run showed about its endpoint: its noise, whether it changed, and which model it said it was."""
+"""How steady an endpoint was during a run: its noise, its drift and the models it named."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ def check_steadiness(
     slack: int,
     at_once: int = 1,
 ) -> tuple[Steadiness, NoiseEstimate]:
-    """How steady the endpoint was, and the noise of its answers; ``jitter`` is what the probe found.
+    """The steadiness of an endpoint, and the noise of its answers.
 
-    At most ``slack`` queries were under way at the same time. A request asked
-    ``at_once`` queries at most.
+    ``jitter`` is the noise in the probe; at most ``slack`` queries were under way, ``at_once`` per request.
     """
     controls, rounds = stored_controls(store), store.rounds()
     answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds, at_once)
@@ -50,14 +49,13 @@ def check_steadiness(
 
 
 def count_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
-    """What the control queries of a run say so far, and the models that its replies name."""
+    """The counts of a run's control queries so far, and the models that its replies name."""
     rounds = store.rounds()
     answers = store.answers(0, sum(map(len, rounds)))
     return _control_counts(stored_controls(store), rounds, answers)[0], _served(store, _places(rounds, 1))
 
 
 def _places(rounds: list[Round], at_once: int) -> IntArray:
-    """The place of each query in the order of asking, from 1 up, over all rounds."""
     places, first = [np.empty(0, np.int64)], 0
     for asked in rounds:
         place = np.empty(len(asked), np.int64)
@@ -70,7 +68,6 @@ def _places(rounds: list[Round], at_once: int) -> IntArray:
 def _in_order(
     labels: IntArray, rounds: list[Round], answers: AnswerArray, at_once: int
 ) -> tuple[IntArray, list[AnswerTable], list[IntArray]]:
-    """The labels, the answers of each round in the order of asking, and the numbers of their requests."""
     tables, requests, first = [], [], 0
     for asked in rounds:
         order, own = asking_order(first, asked, at_once), answers[first : first + len(asked)]
@@ -87,10 +84,7 @@ def _in_order(
 
 
 def _as_two_answers(labels: IntArray, rounds: list[AnswerTable]) -> tuple[IntArray, list[AnswerTable]]:
-    """Several answers read as two: the one that a query is about, or another one; with labels to match.
-
-    A plain question is about the right answer. Every query counts as an item of its own.
-    """
+    """Make every query an item: is the answer the one it is about (the right one if plain), or not?"""
     right, tables, first = [np.empty(0, np.int64)], [], 0
     for table in rounds:
         label = labels[table.items]
@@ -106,7 +100,6 @@ def _as_two_answers(labels: IntArray, rounds: list[AnswerTable]) -> tuple[IntArr
 def _control_counts(
     controls: list[ControlAnswer], rounds: list[Round], answers: AnswerArray
 ) -> tuple[ControlCounts, AnswerTable]:
-    """Counts of the control answers, and those to repeated queries whose first answer is valid too."""
     forced = [control for control in controls if control.forced]
     again = [
         control for control in controls if control.control.kind == "repeat" and control.answer != INVALID
@@ -123,7 +116,6 @@ def _control_counts(
 
 
 def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
-    """The models that the replies name, by first appearance in the order of asking."""
     rows, names = store.served(), []
     for number, name in enumerate(store.served_names(), 1):
         own = places[rows[rows[:, 1] == number, 0]]

@@ -17,7 +17,7 @@ from blindcal.errors import FileError, StoreError
 _APPLICATION = 0x626C6E64  # "blnd" in the file's header: distinguishes runs from other SQLite files
 
 _FORMAT = 1
-"""The number of the file's format; a file with another one is refused."""
+"""A file in another format is refused."""
 _TABLES = """
     CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE items (
@@ -76,9 +76,8 @@ def looked_at(path: Path) -> sqlite3.Connection:
 def _reader(path: Path) -> sqlite3.Connection:
     """A connection that only reads.
 
-    Because of the write-ahead log, SQLite creates files beside a run file even to read it. Where it cannot,
-    as on read-only media, nothing is written either: without a log, the file is complete in itself; with
-    one, as a crash leaves it, a copy of both is read into memory.
+    SQLite creates files beside one with a write-ahead log even to read it. Where it cannot, as on read-only
+    media, a file without a log is complete; one with a log, as after a crash, is copied into memory.
     """
     address = f"{path.resolve().as_uri()}?mode=ro"
     with ExitStack() as unless_well:
@@ -117,7 +116,6 @@ def in_use(path: Path) -> bool:
 
 
 def lock_path(path: Path) -> Path:
-    """The lock file next to a run file."""
     return path.with_name(path.name + ".lock")
 
 
@@ -133,7 +131,6 @@ def hold(path: Path) -> IO[bytes]:
 
 
 def _lock(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed; returns whether no other process had locked it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -160,7 +157,7 @@ _REMEDIES = {
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and of the system into `StoreError` and `FileError` with the file's path."""
+    """Turn errors of SQLite and the system into `StoreError` and `FileError` with the file's path."""
     try:
         yield
     except sqlite3.Error as error:
@@ -184,7 +181,6 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _is_empty(db: sqlite3.Connection, path: Path) -> bool:
-    """Whether a file has no tables yet; an error if it has others than those of this format."""
     if not db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
         return True
     if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:

@@ -1,16 +1,11 @@
 """The run on disk: one SQLite file that stays intact whenever the process crashes.
 
-It guarantees that the settings, the items and every round of the design are on disk before the first query
-that they lead to, and a reply once its :meth:`Store.save` is done (WAL, ``synchronous=FULL``). After a
-``kill -9``, every reply that was counted is there; at most those under way are lost. If the file is moved or
-deleted, the next write fails, since nobody would find what is written into it.
+Settings, items and rounds are on disk before the first query that they lead to, and a reply once its
+:meth:`Store.save` is done (WAL, ``synchronous=FULL``): a ``kill -9`` loses at most the replies under way.
 
-All replies are in one table, whatever was asked: queries of the design, controls among them, the probe, and
-the anchors of a watch. A reply that led to no outcome, or whose outcome was forgotten, stays as what it cost.
-
-Replies are committed in groups on a separate thread: while one group is written to disk, the next one
-gathers. A group is one statement, because every statement makes the thread wait for the interpreter lock,
-which the busy event loop holds.
+All replies are in one table; unused or forgotten ones stay as what they cost. A separate thread commits them
+in groups. A group is one statement, because each statement waits for the interpreter lock, which the busy
+event loop holds.
 """
 
 from __future__ import annotations
@@ -40,11 +35,9 @@ from blindcal.text import printable
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
 
 RUN_FILE = "run.sqlite"
-"""The name of the run file in a run folder."""
-
 
 MOST_SERVED = 50
-"""Models and fingerprints in the replies of a run that are told apart."""
+"""Models and fingerprints that a run tells apart."""
 
 UNASKED = -2
 """In an array of answers: not answered yet."""
@@ -52,10 +45,7 @@ UNASKED = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredItems:
-    """The stored items of a run, in columns; ``digests`` tell whether prompts are the same.
-
-    ``choices`` is the number of answers of each item; ``None`` if all have two.
-    """
+    """The items of a run, in columns; ``choices`` is ``None`` if all have two answers."""
 
     ids: tuple[str, ...]
     labels: IntArray
@@ -84,10 +74,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open and hold a run file, created if needed.
-
-        If a ``with`` block fails before anything was asked, the file and folders created here are removed.
-        """
+        """Open and hold a run file; an error before anything was asked removes what was created."""
         made = [folder for folder in path.parents if not folder.exists()]
         make_folder(path.parent)
         lock = hold(path)
@@ -128,12 +115,10 @@ class Store:
             self._lock.close()
 
     def _execute(self, statement: str, *values: object) -> list[Any]:
-        """Execute a statement and return its rows."""
         with translated(self.path):
             return self._db.execute(statement, values).fetchall()
 
     def _change(self, statement: str, *values: object) -> None:
-        """Execute a statement that changes the file, if it is still where it was opened."""
         if self._identity != _identity(self.path):
             raise StoreError(
                 f"{self.path} was moved or deleted during the run, which has stopped",
@@ -146,9 +131,7 @@ class Store:
     def begin(self, config: Mapping[str, Any], items: Iterable[Item], *, keep_prompts: bool = True) -> bool:
         """Store settings and items, or check that the run was begun with the same ones.
 
-        Returns whether they were stored. Different settings replace those of a run without answers (after a
-        wrong address, or a method that the probe advises against); otherwise they raise `InputError`, which
-        shows the difference.
+        Returns whether they were stored. Only a run without answers takes different settings.
         """
         wanted = json.loads(json.dumps(config))
         begun = self.note("config")
@@ -174,17 +157,14 @@ class Store:
         return True
 
     def _is_empty(self, table: str = "answers WHERE NOT unusable") -> bool:
-        """Whether a table is empty; by default, whether nothing was answered."""
         return not self._execute(f"SELECT 1 FROM {table} LIMIT 1")
 
     def item(self, number: int) -> tuple[str, int, str | None]:
-        """Id, label and group of an item."""
         row: tuple[str, int, str | None]
         (row,) = self._execute("SELECT id, label, grp FROM items WHERE item = ?", number)
         return row
 
     def items(self) -> StoredItems:
-        """All items of the run."""
         rows = self._execute("SELECT id, label, grp, digest, part, choices FROM items ORDER BY item")
         ids, labels, groups, digests, parts, choices = zip(*rows, strict=True) if rows else ((),) * 6
         several = np.array(choices, np.int64) if max(choices, default=2) > 2 else None
@@ -211,7 +191,7 @@ class Store:
         ]
 
     def set_parts(self, field: str | None, parts: Sequence[str | None] | None) -> None:
-        """Store the field of the breakdown and the part of each item; both may change at any time."""
+        """Store the field of the breakdown and each item's part; both may change at any time."""
         digest = hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).hexdigest()
         wanted = {"field": field, "digest": digest}
         if self.note("parts") == wanted:
@@ -238,7 +218,7 @@ class Store:
     # Rounds
 
     def rounds(self, begin: int = 0) -> list[Round]:
-        """The rounds of the design so far, in order, from number ``begin`` on."""
+        """The rounds from number ``begin`` on."""
         columns = "items, shifts, temperatures, about, biases"
         rows = self._execute(f"SELECT {columns} FROM rounds WHERE round >= ? ORDER BY round", begin)
         return [
@@ -253,11 +233,11 @@ class Store:
         ]
 
     def first_query(self, begin: int) -> int:
-        """The number of the first query of a round: how many the rounds before it have."""
+        """The number of the first query of round ``begin``."""
         return int(self._execute("SELECT COALESCE(SUM(size), 0) FROM rounds WHERE round < ?", begin)[0][0])
 
     def add_round(self, asked: Round) -> None:
-        """Write the next round to disk; it may only be asked after that."""
+        """Write the next round to disk; only then may it be asked."""
         ((number, first),) = self._execute("SELECT COUNT(*), COALESCE(MAX(first + size), 0) FROM rounds")
         blobs = (
             asked.items.astype(np.int64).tobytes(),
@@ -271,10 +251,7 @@ class Store:
     # Replies
 
     def save(self, *replies: StoredReply) -> asyncio.Future[None]:
-        """Save replies, all or none; the returned future is done once they are on disk.
-
-        It is shared within a commit.
-        """
+        """Save replies, all or none; the future, shared within a commit, is done once they are on disk."""
         self._waiting += replies
         if self._kept is None:
             self._kept = asyncio.get_running_loop().create_future()
@@ -289,7 +266,7 @@ class Store:
             self._waiting, self._kept = [], None
             try:
                 await loop.run_in_executor(self._thread, self._insert, group)
-            except Exception as error:  # whatever it is, those who wait for this commit must hear of it
+            except Exception as error:  # passed on to all who wait for this commit
                 kept.set_exception(error)
             else:
                 kept.set_result(None)
@@ -305,7 +282,7 @@ class Store:
         return rows[0][0] if rows else None
 
     def replies(self, kind: ReplyKind) -> list[StoredReply]:
-        """All outcomes of one kind, in the order in which they came."""
+        """All outcomes of one kind, in the order of arrival."""
         rows = self._execute(
             f"SELECT {_COLUMNS} FROM replies WHERE kind = ? AND outcome ORDER BY number", kind
         )
@@ -334,7 +311,7 @@ class Store:
     # Answers: the outcomes of the queries of the design
 
     def answers(self, first: int, size: int) -> AnswerArray:
-        """The answers to ``size`` queries from number ``first``; `UNASKED` where there is none."""
+        """The answers to ``size`` queries from ``first`` on; `UNASKED` where there is none."""
         column = np.full(size, UNASKED, np.int8)
         statement = "SELECT query - ?, answer FROM answers WHERE query >= ? AND query < ?"
         with translated(self.path):
@@ -345,18 +322,18 @@ class Store:
         return column
 
     def unusable(self, first: int, size: int) -> IntArray:
-        """Which of ``size`` queries from number ``first`` have no reply that could be read."""
+        """Which of ``size`` queries from ``first`` on have no reply that could be read."""
         rows = self._execute(
             "SELECT query FROM answers WHERE unusable AND query >= ? AND query < ?", first, first + size
         )
         return np.array([query for (query,) in rows], np.int64)
 
     def unusable_reasons(self) -> dict[str, int]:
-        """Why replies could not be read, and how often, the commonest reason first."""
+        """Why replies could not be read, with counts, commonest first."""
         return self._counted("text", "unusable")
 
     def invalid_reasons(self) -> dict[str, int]:
-        """Why texts are no answers, where a reason is known, and how often, the commonest reason first."""
+        """Why texts are no answers, where known, with counts, commonest first."""
         return self._counted("reason", "reason != ''")
 
     def _counted(self, column: str, chosen: str) -> dict[str, int]:
@@ -379,7 +356,7 @@ class Store:
         return self._columns("mass", "mass IS NOT NULL").reshape(-1)
 
     def served(self) -> IntArray:
-        """Query number and number of the model for every answer, in two columns."""
+        """Query number and model number of every answer, in two columns."""
         return self._columns("query, served").astype(np.int64).reshape(-1, 2)
 
     def _columns(self, columns: str, chosen: str = "TRUE") -> FloatArray:
@@ -387,10 +364,7 @@ class Store:
         return np.array(rows, np.float64)
 
     def texts(self, first: int = 0, size: int | None = None) -> Iterator[tuple[int, int, str, float]]:
-        """Query number, answer, text and seconds of every answer, in the order of the queries.
-
-        With ``first`` and ``size``, only of so many queries from that number on.
-        """
+        """Query number, answer, text and seconds of the answers to ``size`` queries from ``first`` on."""
         chosen = "query >= ?" if size is None else "query >= ? AND query < ?"
         bounds = (first,) if size is None else (first, first + size)
         statement = f"SELECT query, answer, text, seconds FROM answers WHERE {chosen} ORDER BY query"
@@ -400,10 +374,7 @@ class Store:
     # Models that the replies name
 
     def served_number(self, model: str | None, fingerprint: str | None) -> int:
-        """The number of a model and fingerprint, from 1 up, or 0 for neither; a new one is on disk at once.
-
-        From the `MOST_SERVED`th on they share a number, in case every reply has a name of its own.
-        """
+        """The number of a model and fingerprint, from 1 to `MOST_SERVED`, which is shared; 0 for neither."""
         if not (model or fingerprint):
             return 0
         known = self.served_names()
@@ -423,7 +394,7 @@ class Store:
 
 
 _REPLACED = ("notes", "items", "rounds", "replies", "seen", "labels", "positions", "looks")
-"""Tables that are emptied if a run without answers is begun again with other settings."""
+"""Tables emptied if a run without answers is begun again with other settings."""
 
 _COLUMNS = ", ".join(column.name for column in fields(StoredReply))
 _INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
@@ -432,7 +403,6 @@ _INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another one at the same path; ``None`` if there is none."""
     try:
         status = path.stat()
     except OSError:

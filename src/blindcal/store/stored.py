@@ -20,7 +20,7 @@ Note: TypeAlias = Literal[
     "seconds",  # the time that asking took
     "noise",  # the noise of the answers of a concluded run
     "plan",  # the candidates of a certification
-    "made",  # the thresholds of a certificate, and the day of it
+    "made",  # the thresholds of a certificate, and its day
     "reuse",  # which answers of the audit a certification may use
     "doubts",  # why nothing is promised of the decisions of a run
     "finished",  # all decisions are made
@@ -30,7 +30,7 @@ Note: TypeAlias = Literal[
     "facts",  # what has changed at the endpoint of a watch
     "reported",  # the alarms that were reported
 ]
-"""What a run file notes beside items, rounds and replies; each value is JSON."""
+"""Names of the JSON values that a run file keeps beside items, rounds and replies."""
 
 ReplyKind: TypeAlias = Literal["design", "control", "probe", "anchor"]
 
@@ -39,15 +39,14 @@ ReplyKind: TypeAlias = Literal["design", "control", "probe", "anchor"]
 class StoredReply:
     """One reply in the run file, and what it was to.
 
-    ``query`` is the number of a query of the design, counted across all rounds, of the one that carries a
-    control, or of an anchor query; for the probe it follows from the request. ``nth`` counts the replies to
-    it. ``answer`` is as the question reads the reply, and ``text`` already `printable`.
-
-    ``unusable`` marks a query without a reply that could be read; its ``text`` is the reason. ``served`` is
-    the number of the model that the reply names, as `Store.served_number` gives it. If the reply shows
-    probabilities, the log-odds are between ``low`` and ``high``, and both answers together have ``mass``.
-    ``reason`` says why a text is no answer, if that is known. ``body`` is JSON: what a control asked, or the
-    whole reply to the probe. Without an ``outcome``, a reply was paid for and is not used.
+    - ``query``: number across all rounds, of a control's carrier or of an anchor query; for the probe, a hash
+    - ``nth``: counts the replies to the same query
+    - ``outcome``: false if the reply was paid for but is not used
+    - ``text``: already `printable`; for an ``unusable`` reply, why it could not be read
+    - ``served``: number of the model that the reply names, from `Store.served_number`
+    - ``low``, ``high``, ``mass``: bounds of the log-odds and probability of both answers, if shown
+    - ``reason``: why a text is no answer, if known
+    - ``body``: JSON of what a control or anchor asked, or of the whole reply to the probe
     """
 
     kind: ReplyKind = "design"
@@ -72,7 +71,7 @@ class StoredReply:
 
 
 def usage_of(replies: Sequence[StoredReply]) -> Usage:
-    """What the replies cost together, in one pass: it is on the way of every reply."""
+    """What the replies cost together, in one pass, because every reply goes through it."""
     queries = attempts = prompt = completion = cached = invalid = unusable = wasted = 0
     for reply in replies:
         attempts += reply.attempts
@@ -99,12 +98,11 @@ def usage_of(replies: Sequence[StoredReply]) -> Usage:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What an endpoint calls its model and its system; an empty text if it says nothing."""
+    """What an endpoint calls its model and its system; empty where it names none."""
 
     model: str
     fingerprint: str
 
     @property
     def words(self) -> str:
-        """Both in words."""
         return " ".join(filter(None, (self.model, self.fingerprint and f"({self.fingerprint})"))) or "no name"

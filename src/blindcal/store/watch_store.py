@@ -1,11 +1,8 @@
 """The run file of a watch: what arrived, in which order, and what each look had to go by.
 
-What a look takes from the stream, and how far it read, is one transaction; so is what it concludes from. A
-look that was interrupted in between is gone on with. So the looks on disk tell the whole story: replaying
-them gives the same numbers, whenever the process ended.
-
-Items are numbered in the order in which they were first seen, and the query about item number i is query
-number i.
+What a look takes from the stream, and how far it read, is one transaction; so is what it concludes from.
+Interrupted looks are continued, so replaying those on disk always gives the same numbers. Items are numbered
+in the order of arrival, and query i is about item i.
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ _NEXT_ITEM = "SELECT COALESCE(MAX(item) + 1, 0) FROM items"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCounts:
-    """What a stream held so far: different records, and what is wrong with others.
-
-    ``early`` are labels whose item has not come yet.
-    """
+    """Different records in a stream so far, and faulty ones; ``early`` labels came before their item."""
 
     records: int = 0
     duplicates: int = 0
@@ -43,8 +37,7 @@ class StreamCounts:
 class Look:
     """One look: when it began (ISO 8601, UTC), and how many items there were.
 
-    Once it is over, ``answered`` is the number of items from the first one on whose queries have an outcome,
-    and ``anchors`` the number of answered anchor queries; before that, both are ``None``.
+    Once it is over, ``answered`` counts the leading items with outcomes and ``anchors`` the anchor answers.
     """
 
     number: int
@@ -70,12 +63,11 @@ class WatchStore(Store):
     # What arrives
 
     def positions(self, stream: str) -> dict[str, Position]:
-        """How far each file of a stream was read, by its name."""
+        """How far each file of a stream was read."""
         rows = self._execute("SELECT file, place, mark FROM positions WHERE stream = ?", stream)
         return {file: Position(place, mark) for file, place, mark in rows}
 
     def counts(self) -> StreamCounts:
-        """What the stream held so far."""
         early = "SELECT COUNT(*) FROM labels WHERE id NOT IN (SELECT id FROM seen)"
         ((records, early_labels),) = self._execute(f"SELECT (SELECT COUNT(*) FROM seen), ({early})")
         return StreamCounts(records=records, early=early_labels, **(self.note("stream") or {}))
@@ -106,7 +98,7 @@ class WatchStore(Store):
         return look
 
     def _take(self, arrival: Arrival, look: int, chosen: Callable[[str], bool]) -> Iterator[str]:
-        """Add an item and a label that are not known yet; yields what else the record is, as counted."""
+        """Add what is new in a record; yields the names of the counts that it adds to."""
         name, item = arrival.id, arrival.item
         known = self._one("SELECT digest FROM seen WHERE id = ?", name)
         new = known is None and item is not None
@@ -130,14 +122,13 @@ class WatchStore(Store):
             yield "duplicates"
 
     def _one(self, statement: str, *values: object) -> Any:
-        """The first column of the first row; ``None`` if there is none."""
         row = self._db.execute(statement, values).fetchone()
         return None if row is None else row[0]
 
     # Items and labels
 
     def items_between(self, first: int, end: int) -> list[Item]:
-        """Items with their prompts, by their numbers."""
+        """Items with their prompts, from number ``first`` up to ``end``."""
         rows = self._execute(
             "SELECT id, label, messages, grp, part, choices FROM items WHERE item >= ? AND item < ? "
             "ORDER BY item",
@@ -157,17 +148,17 @@ class WatchStore(Store):
         ]
 
     def names_between(self, first: int, end: int) -> list[tuple[str, str | None]]:
-        """Id and part of items, by their numbers."""
+        """Id and part of the items from number ``first`` up to ``end``."""
         return self._execute(
             "SELECT id, part FROM items WHERE item >= ? AND item < ? ORDER BY item", first, end
         )
 
     def forget_prompts(self, end: int) -> None:
-        """Delete the prompts of the items before this one."""
+        """Delete the prompts of the items before ``end``."""
         self._change("UPDATE items SET messages = NULL WHERE item < ? AND messages IS NOT NULL", end)
 
     def new_labels(self, look: Look, before: int) -> dict[int, int]:
-        """Labels that came with a look, of items before number ``before``; by the number of the item."""
+        """Labels that came with a look, by item number, for items before ``before``."""
         return dict(
             self._execute(
                 "SELECT seen.item, label FROM labels JOIN seen USING (id) "
@@ -178,7 +169,7 @@ class WatchStore(Store):
         )
 
     def labels_between(self, look: Look, first: int, end: int) -> dict[int, int]:
-        """Labels that were known at a look, of items by their numbers."""
+        """Labels known at a look, by item number, from ``first`` up to ``end``."""
         return dict(
             self._execute(
                 "SELECT item, labels.label FROM items JOIN labels USING (id) "
@@ -196,23 +187,23 @@ class WatchStore(Store):
         return [_look(*row) for row in self._execute("SELECT * FROM looks ORDER BY look")]
 
     def last_look(self) -> Look | None:
-        """The last look, over or not; ``None`` if there was none."""
+        """The last look, over or not, if any."""
         rows = self._execute("SELECT * FROM looks ORDER BY look DESC LIMIT 1")
         return _look(*rows[0]) if rows else None
 
     def end_look(self, look: Look, answered: int, anchors: int) -> Look:
-        """Note what a look has to go by; from now on it is over."""
+        """End a look by noting what it has to go by."""
         self._change(
             "UPDATE looks SET answered = ?, anchors = ? WHERE look = ?", answered, anchors, look.number
         )
         return replace(look, answered=answered, anchors=anchors)
 
     def rounds_within(self, answered: int) -> int:
-        """The number of rounds whose queries are all among the first ones."""
+        """The number of rounds within the first ``answered`` queries."""
         return int(self._one("SELECT COUNT(*) FROM rounds WHERE first + size <= ?", answered))
 
     def answered_rounds(self, since: int) -> int:
-        """The number of queries in rounds that are answered to the end, given how many were before."""
+        """The number of queries in fully answered rounds, counting on from ``since``."""
         for first, size in self._execute(
             "SELECT first, size FROM rounds WHERE first >= ? ORDER BY round", since
         ):
@@ -222,13 +213,13 @@ class WatchStore(Store):
         return since
 
     def asked_items(self) -> int:
-        """The number of items that are part of a round."""
+        """The number of items in rounds."""
         return int(self._one("SELECT COALESCE(MAX(first + size), 0) FROM rounds"))
 
     # Anchors
 
     def anchor_answers(self, begin: int, end: int) -> list[AnchorAnswer]:
-        """Answers to anchor queries, from number ``begin`` up to ``end``, in order."""
+        """Answers to the anchor queries from number ``begin`` up to ``end``, in order."""
         rows = self._execute(
             "SELECT query, json_extract(body, '$.anchor'), json_extract(body, '$.up'), answer FROM replies "
             "WHERE kind = 'anchor' AND outcome AND query >= ? AND query < ? ORDER BY query",
@@ -238,11 +229,10 @@ class WatchStore(Store):
         return [AnchorAnswer(number, anchor, bool(up), answer) for number, anchor, up, answer in rows]
 
     def count_anchors(self) -> int:
-        """The number of answered anchor queries."""
         return int(self._one("SELECT COUNT(*) FROM replies WHERE kind = 'anchor'"))
 
     def add_anchor_answers(self, answers: Sequence[AnchorAnswer]) -> None:
-        """Store answers to anchor queries, all or none; what they cost is stored with the replies."""
+        """Store answers to anchor queries, all or none; their cost is stored with the replies."""
         known = self.count_anchors()
         self._insert(
             [
