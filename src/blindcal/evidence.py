@@ -46,11 +46,10 @@ _PART_RESAMPLES = 300  # refits for the intervals of each part: limits the time
 class Evidence:
     """Answers and how to read them: the input of `estimate`.
 
-    ``labels``, ``groups`` and ``parts`` have one entry per item; ``parts`` names each item's part in a
-    breakdown. ``members`` are the items that take part, ``None`` for all. ``noise`` is what is known of the
-    endpoint's noise. With ``resamples=0`` there are no intervals. ``choices`` is the number of answers of
-    each item; ``None`` if there are two, as usual. ``simultaneous`` says that the intervals of all parts are
-    to hold together; ``far_level`` follows from it: the level of each of them.
+    ``labels``, ``groups`` and ``parts`` (the part of a breakdown) have one entry per item. ``members`` are
+    the items that take part, ``None`` for all. ``choices`` is the number of answers per item, ``None`` for
+    two. With ``resamples=0`` there are no intervals. ``simultaneous`` asks that the intervals of all parts
+    hold together; ``far_level``, the level of each of them, follows from it.
     """
 
     method: str
@@ -71,22 +70,19 @@ class Evidence:
 
     @property
     def problem(self) -> Problem:
-        """The problem that the answers pose."""
         return Problem.of_answers(
             self.labels, self.answers, self.groups, choices=self.choices, noise=self.noise
         )
 
     @property
     def estimator_name(self) -> EstimatorName:
-        """The estimator that reads these answers."""
         return estimator_of(self.method, self.estimator)
 
     @property
     def items(self) -> IntArray:
         """The items that the estimates are about: those with an answer, valid or not.
 
-        `blind` knows the answers of one subset without asking. In a stopped run, as large a part of that
-        subset counts as was answered of the others.
+        `blind` needs no query for one subset. In a stopped run, the same part of it counts as of the others.
         """
         answered = np.unique(self.answers.items)
         if self.estimator_name != "blind":
@@ -99,15 +95,14 @@ class Evidence:
         return np.union1d(answered, known[spread])
 
     def group_count(self, items: IntArray) -> int | None:
-        """The number of groups that some of the items are in; ``None`` without groups."""
+        """Number of groups that these items are in; ``None`` without groups."""
         return None if self.groups is None else np.unique(self.groups[items]).size
 
 
 def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
     """Estimate everything that a method's answers allow, also for each part if there are parts.
 
-    ``brief`` leaves out curves, operating points, tests and parts. If no answer is valid, every quantity is
-    ``None``.
+    ``brief`` leaves out curves, operating points, tests and parts. Without a valid answer all is ``None``.
     """
     problem = evidence.problem
     reading = _read(evidence, problem, brief)
@@ -132,11 +127,7 @@ def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Findings, and the signed gaps below and above 1/2 with their covariance, for comparing parts.
-
-    ``problem`` is what was read, with all that the fit learned about it. ``calibrated_pvalue`` is that of a
-    part.
-    """
+    """Findings, what was read, and what parts are compared by: gaps below and above 1/2, a p-value."""
 
     findings: Findings
     problem: Problem
@@ -157,7 +148,6 @@ def _read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
 
 
 def _read_some(evidence: Evidence, problem: Problem, chosen: IntArray) -> _Reading:
-    """What the answers about some items tell, with fewer refits to save time."""
     fewer = min(evidence.resamples, _PART_RESAMPLES)
     some = replace(evidence, answers=evidence.answers.of(chosen), members=chosen, resamples=fewer)
     return _read(some, problem.of(chosen), True)
@@ -170,12 +160,6 @@ def _are_few(items: int, positive: int) -> bool:
 def _by_part(
     evidence: Evidence, problem: Problem, names: Sequence[str | None]
 ) -> tuple[tuple[Part, ...], float | None]:
-    """The estimates for each part, and the p-value of "all parts are equally miscalibrated".
-
-    Each part is estimated from its own answers alone. The test compares the signed gaps below and above 1/2
-    of all parts with enough items. The p-value is ``None`` for fewer than two such parts, and if the method
-    does not estimate its own noise. Parts with few items are not tested.
-    """
     parts, compared, calibrated = [], [], []
     of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
     items = evidence.items
@@ -194,6 +178,7 @@ def _by_part(
         if not few:
             compared.append(reading.half_gaps)
     parts = [replace(part, calibrated_pvalue=p) for part, p in zip(parts, holm(calibrated), strict=True)]
+    # no p-value if a method does not estimate its own noise
     known = [gaps for gaps in compared if gaps is not None]
     if len(known) < 2 or len(known) < len(compared):
         return tuple(parts), None
@@ -206,7 +191,6 @@ def _by_part(
 def _by_answer(
     evidence: Evidence, problem: Problem, given: IntArray
 ) -> tuple[tuple[AnswerPart, ...], tuple[tuple[int, ...], ...]]:
-    """The estimates for the items to which each answer was given, and the counts of answers by label."""
     assert problem.choices is not None
     k, items = int(problem.choices.max()), problem.items
     confusion = np.zeros((k, k), np.int64)
@@ -251,7 +235,7 @@ def _read_latent(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
 
 
 def _read_blind(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:  # noqa: ARG001 - nothing is slow
-    """Estimate from the items asked so far and the subset that needs no query (its indicator is 1)."""
+    """Read the items asked so far and the subset that needs no query (its indicator is 1)."""
     assert isinstance(evidence.design, BlindDesign)
     labels, asked, thresholds = evidence.labels, evidence.answers, evidence.design.thresholds()
     members = np.arange(labels.size) if evidence.members is None else evidence.members
@@ -267,8 +251,6 @@ def _read_blind(evidence: Evidence, problem: Problem, brief: bool) -> _Reading: 
 def _at_face_value(
     probabilities: Callable[[Evidence, Problem], FloatArray], *, deployable: bool = True
 ) -> Callable[[Evidence, Problem, bool], _Reading]:
-    """Make a reader that takes answers for probabilities; no shift can deploy a threshold on stated ones."""
-
     def read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:  # noqa: ARG001 - nothing is slow
         items = problem.items
         labels, p = problem.labels[items], probabilities(evidence, problem)[items]
@@ -324,10 +306,7 @@ _SEVERAL_QUANTITIES = _QUANTITIES | {
 def measures(
     method: str, semantics: str, estimator: EstimatorName, queries: float, *, several: bool = False
 ) -> str:
-    """A sentence on what an audit measures, from which answers, and what its estimator cannot give.
-
-    ``several`` says that there are more than two answers.
-    """
+    """Say what an audit measures, from which answers; ``several`` if there are more than two answers."""
     answers, quantity = METHODS[method].answers, _QUANTITIES[semantics]
     _, words = _READERS[estimator]
     if several:

@@ -1,13 +1,10 @@
-"""What the cells of the grid stand for in a fit.
+"""What a cell of the grid stands for in a fit.
 
-With two answers, and wherever answers depend on the log-odds alone, a cell is a range of log-odds. With more
-answers, the *margin* of the given answer over the strongest other one can be read sharply, by a shift alone,
-but its log-odds against all others cannot (METHOD 8). Then a cell is a range of margins, each of which stands
-for several possible log-odds, the *nodes*, which lie below the margin by the *excess*.
-
-The excess is how far the log-sum-exp of the other answers exceeds the largest of them. It lies between 0 (one
-rival) and log(k - 1) (all others alike). Its distribution at a margin is that of k - 1 normal logits, with a
-spread for which two numbers are fitted: the level, and the slope over the margin.
+With two answers, a cell is a range of log-odds. With more, a shift alone reads only the *margin* of the given
+answer over the strongest other one (METHOD 8). A cell is then a range of margins, and stands for several
+log-odds, the *nodes*, which lie below it by the *excess*, the log-sum-exp of the other answers minus their
+maximum: that of k - 1 normal logits, whose spread follows from two fitted numbers, a level and a slope over
+the margin.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ _SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """What the cells stand for."""
+    """The log-odds that each cell may stand for."""
 
     nodes: FloatArray  # (CELLS, nodes): the log-odds that a cell may stand for
     weights: FloatArray  # (nodes,): how likely each is, before the label and the answers are known
@@ -45,17 +42,14 @@ class Axis:
 
     @cached_property
     def from_first(self) -> Axis:
-        """The same without the cells that no item can be in."""
+        """The same axis without the cells that no item can be in."""
         return replace(
             self, nodes=self.nodes[self.first :], calibrated=self.calibrated[self.first :], first=0
         )
 
     def averaged(self, log_responses: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The probability of answers in each cell for items of each label, from that at the nodes.
-
-        The nodes are weighted as for a calibrated model: an item whose answer is wrong had lower log-odds.
-        Shapes are (..., CELLS, nodes) and (..., CELLS).
-        """
+        """Probability of the answers in each cell for labels 0 and 1, from that at the nodes."""
+        # nodes are weighted as in a calibrated model: an item whose answer is wrong had lower log-odds
         response = np.exp(log_responses)
         if self.direct:
             return response[..., 0], response[..., 0]
@@ -65,7 +59,7 @@ class Axis:
         return negative, positive
 
     def to_log_odds(self, tables: FloatArray) -> FloatArray:
-        """Joint tables of (label, cell), of shape (..., 2 * CELLS), as tables of (label, log-odds)."""
+        """Convert joint tables of (label, cell), shape (..., 2 * CELLS), to tables of (label, log-odds)."""
         if self.direct:
             return tables
         halves = tables.reshape(-1, 2, CELLS)
@@ -78,7 +72,6 @@ class Axis:
         return np.asarray(np.concatenate(moved, axis=1).reshape(tables.shape))
 
     def _given_label(self, link: FloatArray | float) -> tuple[FloatArray, FloatArray]:
-        """Weights of the nodes given label 0 and 1, whose log-odds are those of the node plus a link."""
         by_label = []
         for sign in (-1.0, 1.0):
             weights = self.weights * np.exp(log_expit(sign * (self.nodes + link)))
@@ -87,7 +80,7 @@ class Axis:
 
     @cached_property
     def _cells(self) -> csr_array:
-        """1 where a node of a cell lies in a cell of log-odds, shape (CELLS * nodes, CELLS)."""
+        """The cell of log-odds of each node, as an indicator matrix of shape (CELLS * nodes, CELLS)."""
         cells = np.clip(np.searchsorted(EDGES_S, self.nodes.reshape(-1), side="right") - 1, 0, CELLS - 1)
         return csr_array((np.ones(cells.size), (np.arange(cells.size), cells)), shape=(cells.size, CELLS))
 
@@ -97,17 +90,14 @@ LOG_ODDS = Axis(MID_S[:, None], np.ones(1), MID_S)
 
 
 def log_odds_from(choices: IntArray) -> Axis:
-    """Log-odds of the likeliest of several answers, which have a smallest possible value."""
+    """The axis of the likeliest of several answers, whose log-odds are at least -log(k - 1)."""
     first = int(np.searchsorted(EDGES_S, -np.log(choices.max() - 1), side="right")) - 1
     return Axis(LOG_ODDS.nodes, LOG_ODDS.weights, LOG_ODDS.calibrated, first)
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """The distribution of the excess: the log-odds of its mean as a share of log(k - 1), over the margin.
-
-    They are ``level`` where margin / (1 + margin) is ``centre``, and rise by ``slope`` from 0 to 1 of that.
-    """
+    """The log-odds of the mean excess over log(k - 1), linear in margin / (1 + margin) around ``centre``."""
 
     level: float
     slope: float
@@ -116,7 +106,7 @@ class Excess:
 
 @dataclass(frozen=True, eq=False)
 class ExcessPosterior:
-    """What the answers say about the excess: the mean of level and slope, and their covariance."""
+    """The posterior of the level and slope of the excess: its mean and covariance."""
 
     mean: FloatArray
     covariance: FloatArray
@@ -124,12 +114,11 @@ class ExcessPosterior:
 
     @property
     def best(self) -> Excess:
-        """The posterior mean."""
         return self._at(self.mean)
 
     @property
     def others(self) -> tuple[tuple[Excess, float], ...]:
-        """Further points that stand for the posterior, with the share of each."""
+        """Further points that stand for the posterior, each with its share."""
         variance, axes = np.linalg.eigh(self.covariance)
         off = _ACROSS * np.sqrt(variance) * axes
         points = [self.mean + sign * off[:, k] for k in range(2) for sign in (-1, 1)]
@@ -140,7 +129,7 @@ class ExcessPosterior:
 
 
 def margin_axis(choices: IntArray, excess: Excess) -> Axis:
-    """Margins of items with these numbers of answers."""
+    """The axis of margins, for items with these numbers of answers."""
     margin = np.maximum(MID_S, 0.0)
     mean = excess.level + excess.slope * (margin / (1 + margin) - excess.centre)
     numbers, counts = np.unique(choices, return_counts=True)
@@ -156,7 +145,7 @@ def margin_axis(choices: IntArray, excess: Excess) -> Axis:
 
 
 def _excesses(k: int, mean: FloatArray) -> FloatArray:
-    """Equally likely values of the excess of ``k`` answers, for each mean; shape (means, nodes)."""
+    """Equally likely values of the excess of ``k`` answers, shape (means, nodes)."""
     if k == 2:
         return np.zeros((mean.size, 1))
     known, values = _family(k)
@@ -167,7 +156,6 @@ def _excesses(k: int, mean: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=32)
 def _family(k: int) -> tuple[FloatArray, FloatArray]:
-    """Means of the excess (as log-odds, ascending) and its quantiles, for normal logits of many spreads."""
     from scipy.stats import qmc  # slow to import, and needed only for more than two answers
 
     points = qmc.Sobol(k - 1, rng=np.random.default_rng(0)).random(_NODES * _DRAWS)

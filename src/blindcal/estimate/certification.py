@@ -1,18 +1,11 @@
 """Certified thresholds: exact binomial bounds, and candidates tested in a fixed order (METHOD 10).
 
-An answer at temperature 0 says on which side of a threshold an item's confidence is. So it decides the item
-at other thresholds too: yes at t' >= t is yes at t, and no at t' <= t is no at t. Once every item of a sample
-is decided at t, the share of right decisions among the positive ones has a binomial distribution, however
-the confidence is distributed, and its bound is that of Clopper and Pearson.
-
-Testing several thresholds is paid for by their order, which data that certify nothing have fixed: each is
-tested at the full level, and the first failure ends the sequence. The probability that a threshold passes
-whose precision is below the goal is then at most 1 - level. The bound that holds for all that passed is the
-goal itself; only if every candidate of the list passes, it is the lowest of their bounds (Hsu and Berger,
-"Stepwise confidence intervals without multiplicity adjustment", 1999).
-
-What is not known counts against us: an item without a valid answer counts as decided, and wrong. That can
-only lower the number of right decisions and raise that of wrong ones, so that every bound still holds.
+A yes at temperature 0 is also a yes at lower thresholds, and a no is a no at higher ones. Once every item of
+a sample is decided at a threshold, its right positive decisions are binomial whatever the distribution of the
+confidence (Clopper and Pearson). An item without a valid answer counts as wrong, which keeps every bound
+valid. Data that certify nothing fix the order of the candidates; each is tested at the full level up to the
+first failure, so that one below the goal passes with probability at most 1 - level (Hsu and Berger, "Stepwise
+confidence intervals without multiplicity adjustment", 1999).
 """
 
 from __future__ import annotations
@@ -35,22 +28,19 @@ SideName: TypeAlias = Literal["accept", "reject"]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 SHIFT_DIGITS = 4
-"""Decimals of a candidate's shift: those of the request that is deployed, so that it is the one certified."""
+"""Decimals of a candidate's shift: those of the deployed request, so that it is the one certified."""
 CHOOSING = 0.25
-"""Share of the items that choose the candidates; the others certify.
-
-Of 0.15, 0.25 and 0.35 it kept most recall, by little (bench/certified.py with another share).
-"""
-#: Chances of passing, by the fit, at which candidates stand after the first one.
+"""Share of the items that choose the candidates; slightly better than 0.15 or 0.35 (bench/certified.py)."""
+#: Chances of passing, by the fit, of the candidates after the first.
 _CHANCES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
 _AS_GOOD = 0.01  # a chance lower by this share is as good, if the threshold keeps more
-_INFORMED = 0.25  # of an item's label and confidence, what its one answer tells about a share
+_INFORMED = 0.25  # information in one answer, relative to an item's label and confidence
 _QUANTILES = (np.arange(5) + 0.5) / 5
 _NODES, _PARTS = (-np.sqrt(3), 0.0, np.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)  # of a normal variable
 
 
 def most_wrong(decided: IntArray, wanted: float, level: float) -> IntArray:
-    """The highest numbers of wrong decisions with which these pass; -1 if even none would fail."""
+    """The highest number of wrong decisions that passes, per number decided; -1 if none passes."""
     alpha, size = 1 - level, np.maximum(decided, 1)
     most = np.where(decided > 0, binom.ppf(alpha, size, 1 - wanted), -1.0)
     passes = (most >= 0) & (bdtr(np.maximum(most, 0), size, 1 - wanted) <= alpha)
@@ -59,17 +49,13 @@ def most_wrong(decided: IntArray, wanted: float, level: float) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class KnownRange:
-    """What answers at temperature 0 say of each item: its log-odds are at least ``low`` and below ``high``.
-
-    An item with contradictory answers has ``low >= high``.
-    """
+    """Bounds on each item's log-odds from answers at temperature 0; ``low >= high`` if contradictory."""
 
     low: FloatArray
     high: FloatArray
 
     @classmethod
     def of(cls, n: int, answered: AnswerTable) -> KnownRange:
-        """From the valid answers at temperature 0 to ``n`` items."""
         low, high = np.full(n, -np.inf), np.full(n, np.inf)
         sure = (answered.temperatures == 0) & (answered.answers != INVALID)
         yes = sure & (answered.answers == POSITIVE)
@@ -80,29 +66,24 @@ class KnownRange:
 
     @property
     def contradictory(self) -> BoolArray:
-        """The items whose answers contradict each other, as only noise explains."""
         return np.asarray(self.low >= self.high)
 
     def above(self, shift: float) -> BoolArray:
-        """The items that are known to answer yes to this shift."""
         return np.asarray((self.low >= -shift) & ~self.contradictory)
 
     def below(self, shift: float) -> BoolArray:
-        """The items that are known to answer no to this shift."""
         return np.asarray((self.high <= -shift) & ~self.contradictory)
 
     def open(self, shift: float) -> BoolArray:
-        """The items whose answer to this shift is not known."""
         return ~(self.above(shift) | self.below(shift))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateTest:
-    """The test of one candidate: ``right`` of ``decided`` decisions were right, out of ``items`` items.
+    """The test of one candidate: ``right`` of ``decided`` decisions were right, among ``items`` items.
 
-    ``unknown`` of the decided ones have no valid answer and count as wrong. A test that was settled before
-    every item was decided (``settled``) has the counts that settled it: for one that passed, the worst that
-    the open items could make of it; for one that failed, the best.
+    ``unknown`` of the decided items have no valid answer and count as wrong. A ``settled`` test ended early,
+    and counts the worst that the open items allow if it passed, or the best if it failed.
     """
 
     shift: float
@@ -116,26 +97,24 @@ class CandidateTest:
 
     @property
     def bound(self) -> float:
-        """The lower bound of the precision, if this candidate were the only one."""
+        """Lower bound of the precision if this were the only candidate."""
         return share_bounds(self.right, self.decided, 1 - self.level)[0]
 
     @property
     def passed(self) -> bool:
-        """Whether the bound reaches what is wanted."""
         return self.bound >= self.wanted
 
     @property
     def threshold(self) -> float:
-        """The threshold that the shift asks about."""
         return float(expit(-self.shift))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a rule, and the shifts of its candidates in the order in which they are tested.
+    """One side of a rule: ``accept`` decides positive from a threshold up, ``reject`` negative below one.
 
-    ``accept`` decides positive from a threshold up, ``reject`` negative below one. ``chance`` is the chance
-    that the first candidate passes, as the choosing items see it.
+    ``shifts`` are the candidates in order of testing; ``chance`` is the estimated chance that the first
+    passes.
     """
 
     name: SideName
@@ -146,21 +125,19 @@ class Side:
 
     @property
     def first(self) -> float:
-        """The threshold of the first candidate."""
         return float(expit(-self.shifts[0]))
 
     @property
     def right_label(self) -> int:
-        """The label with which a decision on this side is right."""
+        """The label that makes a decision on this side right."""
         return int(self.name == "accept")
 
     def test(
         self, labels: IntArray, known: KnownRange, missing: BoolArray, shift: float, *, whole: bool = False
     ) -> CandidateTest | None:
-        """Test a candidate; ``None`` if the items that are still open could change the outcome.
+        """Test a candidate; ``None`` if the open items could change the outcome.
 
-        Items that are open and ``missing`` will get no valid answer. With ``whole``, every other item must be
-        decided.
+        Open items that are ``missing`` get no valid answer. With ``whole``, every other item must be decided.
         """
         right = labels == self.right_label
         decided = known.above(shift) if self.name == "accept" else known.below(shift)
@@ -185,7 +162,7 @@ class Side:
 
 
 def certified_bound(side: Side, tests: Sequence[CandidateTest]) -> float:
-    """The bound that holds for every candidate of a side that passed; ``tests`` are all tests in order."""
+    """The bound for all candidates that passed: the goal, or the lowest bound if every one did."""
     if len(tests) == len(side.shifts) and all(test.passed for test in tests):
         return min(test.bound for test in tests)
     return side.wanted
@@ -197,7 +174,7 @@ def split_items(
     """Split items at random into those that choose the candidates and those that certify.
 
     With ``units`` (the unit of every item), whole units are split, and one random item of each certifying
-    unit is taken: items of a unit are not independent.
+    unit is kept: items of a unit are not independent.
     """
     rng = np.random.default_rng([seed, 10])
     of_item = asked if units is None else units[asked]
@@ -212,11 +189,7 @@ def split_items(
 def chances(
     table: FloatArray, items: int, name: SideName, wanted: float, level: float, weight: float
 ) -> FloatArray:
-    """The chance that each threshold of the grid passes on this number of items, by a joint table.
-
-    The share of wrong decisions is not known exactly: it counts as if it had been seen in the decisions about
-    ``weight`` items.
-    """
+    """Chance that each threshold passes on ``items`` items, if ``weight`` items inform the error rate."""
     wrong, right = (shares[1:] for shares in decided_positive(table))
     if name == "reject":
         positive = float(prevalence(table))
@@ -243,11 +216,10 @@ def choose_candidates(
     *,
     max_shift: float = np.inf,
 ) -> tuple[Side, ...]:
-    """Choose the candidates of each side by the joint table of ``choosing`` items, for a test on ``items``.
+    """Choose the candidates of each side from the joint table of ``choosing`` items.
 
-    The first one is the threshold most likely to pass: its precision must be clearly above the goal, and its
-    decisions many. The next ones keep ever more items, at ever lower chances. With two sides, each has half
-    of 1 - level, and a middle that neither goes beyond keeps them apart.
+    The first is the threshold most likely to pass a test on ``items`` items; the next keep ever more items at
+    lower chances. Two sides have half of 1 - level each, and a middle that neither crosses keeps them apart.
     """
     own = 1 - (1 - level) / len(wanted)
     usable = np.abs(GRID_SHIFTS) <= max_shift
@@ -285,10 +257,7 @@ def _side(name: SideName, wanted: float, level: float, chance: FloatArray) -> Si
 
 
 def items_needed(test: CandidateTest, power: float = 0.8) -> int | None:
-    """The number of items on which this test passes with probability ``power``, if its shares are true.
-
-    ``None`` if no number would: the share of right decisions is not above what is wanted.
-    """
+    """Number of items for this test to pass with probability ``power``; ``None`` if none would do."""
     # no wrong decision seen does not mean that there are none
     wrong = max(test.decided - test.right, 0.5) / max(test.decided, 1)
     if not test.decided or wrong >= 1 - test.wanted:

@@ -40,7 +40,7 @@ def _numbers(name: str, values: ArrayLike) -> FloatArray:
 
 
 def labels_array(values: ArrayLike) -> IntArray:
-    """Labels as 0/1 integers; booleans are accepted, other values are an error."""
+    """Labels as 0/1 integers; booleans are accepted."""
     array = _numbers("labels", values)
     if array.size == 0:
         raise InputError("labels: must not be empty")
@@ -49,7 +49,6 @@ def labels_array(values: ArrayLike) -> IntArray:
 
 
 def probabilities(values: ArrayLike, name: str = "p", like: int | None = None) -> FloatArray:
-    """Probabilities in [0, 1], finite, of the expected length."""
     array = _numbers(name, values)
     if like is not None:
         same_length(name, array, like)
@@ -60,7 +59,7 @@ def probabilities(values: ArrayLike, name: str = "p", like: int | None = None) -
 def reals(
     values: ArrayLike, name: str, like: int, *, minimum: float = -np.inf, infinite: bool = False
 ) -> FloatArray:
-    """Real numbers of the expected length; a single number stands for all of them."""
+    """Real numbers of the expected length; a single number is repeated."""
     array = np.asarray(values)
     if array.ndim == 0:
         array = np.full(like, array)
@@ -76,7 +75,6 @@ def reals(
 
 
 def wholes(values: ArrayLike, name: str, like: int) -> IntArray:
-    """Whole numbers from 1 up, of the expected length."""
     array = _numbers(name, values)
     same_length(name, array, like)
     counting = (array >= 1) & (array == np.rint(array))
@@ -85,7 +83,7 @@ def wholes(values: ArrayLike, name: str, like: int) -> IntArray:
 
 
 def answers_array(values: ArrayLike, like: int) -> IntArray:
-    """Answers: 1 or True is positive, 0 or False negative, and -1, NaN or None invalid."""
+    """Answers as 1 (or True), 0 (or False) and -1 for invalid ones (or NaN, None)."""
     array = _vector("answers", values)
     if array.dtype.kind == "O":
         array = np.array([INVALID if v is None else v for v in array])
@@ -98,7 +96,7 @@ def answers_array(values: ArrayLike, like: int) -> IntArray:
 
 
 def bounds_array(values: ArrayLike, like: int) -> FloatArray:
-    """Pairs of log-odds, the lower one first; NaN for both where there are none."""
+    """Pairs of log-odds, lower one first; NaN twice where there are none."""
     array = np.asarray(values, np.float64)
     if array.shape != (like, 2):
         raise InputError(f"bounds: must have one row of two per label ({like}, 2), got shape {array.shape}")
@@ -133,20 +131,17 @@ def per_item(name: str, per_row: IntArray, owner: IntArray) -> IntArray:
 
 
 def same_length(name: str, array: npt.NDArray[Any], like: int) -> None:
-    """Raise an error if the length of an array differs from that of the labels."""
     if array.size != like:
         raise InputError(f"{name}: must be as long as labels ({like}), got {array.size}")
 
 
 def whole(value: object, name: str, minimum: int = 1) -> int:
-    """A whole number of at least ``minimum``."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= minimum:
         return int(value)
     raise InputError(f"{name}: must be a whole number of at least {minimum}, got {value!r}")
 
 
 def fraction(value: float, name: str) -> float:
-    """A number strictly between 0 and 1."""
     if not 0 < value < 1:
         raise InputError(f"{name}: must be strictly between 0 and 1, got {value!r}")
     return float(value)

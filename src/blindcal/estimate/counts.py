@@ -1,8 +1,8 @@
 """Counts of items per pattern of answers, which are all that the estimators need.
 
 Items with the same label and the same answers to the same queries are equivalent, so a table of distinct
-*patterns* with their counts represents any number of items. Counts of disjoint items can be added in any
-order and can come from anywhere: a shard, a machine, a SQL ``GROUP BY``.
+*patterns* with counts represents any number of items. Counts of disjoint items add up, whether they come from
+a shard, a machine or a SQL ``GROUP BY``.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ class Counts:
     count, label : arrays of shape (patterns,)
         Number of items with the pattern, and their label.
     pattern : array of shape (answers,)
-        The pattern to which each of the answers below belongs.
+        The pattern of each answer.
     shift, temperature, answer : arrays of shape (answers,)
         The query and its answer: 1, 0, or -1 for an invalid answer.
     low, high : arrays of shape (answers,)
-        Log-odds between which the answer shows the item's to be, as edges of the grid on which all fits are
-        made; NaN if it shows none.
+        Bounds that the answer sets on the log-odds, rounded to the grid of all fits; NaN if it sets none.
 
     Examples
     --------
@@ -77,10 +76,7 @@ class Counts:
         *,
         bounds: ArrayLike | None = None,
     ) -> Counts:
-        """Count answers, given one row per query as for ``blindcal.latent``.
-
-        ``counts`` is the number of items that each row's item stands for, if rows were counted before.
-        """
+        """Count answers, one row per query as for ``blindcal.latent``, with ``counts`` items per row."""
         y = labels_array(labels)
         rows = y.size
         owner = np.arange(rows) if items is None else codes(items, "items", rows)
@@ -145,7 +141,7 @@ class Counts:
         resamples: int = 1000,
         seed: int = 0,
     ) -> LatentFit:
-        """The fit of ``blindcal.latent``, identical to the last digit to a fit of the single answers.
+        """Fit as ``blindcal.latent`` fits the single answers, identical to the last digit.
 
         Counts do not keep groups: intervals treat the items as independent.
         """
@@ -180,7 +176,6 @@ def _counted(
     answers: IntArray,
     bounds: FloatArray,
 ) -> Counts:
-    """Count items by pattern; labels and weights are per item."""
     shift_values, shift = np.unique(shifts + 0.0, return_inverse=True)  # + 0.0: -0.0 becomes 0.0
     heat_values, heat = np.unique(temperatures + 0.0, return_inverse=True)
     cell_values, cells = np.unique(_cells(bounds), return_inverse=True)
@@ -209,7 +204,6 @@ def _counted(
 
 
 def _cells(bounds: FloatArray) -> IntArray:
-    """The cells between bounds as one number, 0 where there are none."""
     codes = np.zeros(len(bounds), np.int64)
     shown = ~np.isnan(bounds).any(axis=1)
     first, last = cells_between(*bounds[shown].T)

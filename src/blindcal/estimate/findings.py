@@ -1,8 +1,4 @@
-"""Records of what answers tell about calibration, as results hold them and reports show them.
-
-A fit, a result of `blind` and a finished audit use the same names for the same things: ``ece``, ``bins``,
-``curve`` and so on.
-"""
+"""Records of what answers show about calibration, under the same names in fits, results and reports."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ NOTHING = Estimate(None)
 HISTOGRAM_BINS = 20
 
 COSTS = ((1.0, 1.0), (5.0, 1.0), (1.0, 5.0))
-"""Costs of a false positive and a false negative, in the examples of a result."""
+"""Costs of a false positive and a false negative that results show as examples."""
 
 STEPS = 40
 THRESHOLDS: FloatArray = np.arange(1, STEPS) / STEPS
@@ -34,8 +30,7 @@ OVERCONFIDENCE, LEANING = np.array([-1.0, 1.0]), np.array([1.0, 1.0])
 class Bin:
     """One bin of the confidence; ``gap`` > 0 means that the confidence is too high.
 
-    ``share`` is the share of all items that lie in the bin, ``predicted`` their mean confidence, and
-    ``observed`` the share of them with a positive label: gap = share * (predicted - observed).
+    gap = share * (predicted - observed): share of all items, mean confidence and share of positive labels.
     """
 
     low: float
@@ -59,7 +54,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceHistogram:
-    """For each label, the share of its items whose confidence lies between two edges."""
+    """Share of each label's items whose confidence lies between consecutive edges."""
 
     edges: tuple[float, ...]
     negatives: tuple[float, ...]
@@ -68,7 +63,7 @@ class ConfidenceHistogram:
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """The results of deciding "positive iff f >= threshold"; ``shift`` on the positive answer deploys it.
+    """Results of deciding "positive iff f >= threshold"; ``shift`` on the positive answer deploys it.
 
     ``positive_rate``, ``false_positive`` and ``false_negative`` are shares of all decisions;
     ``negative_precision`` is the share of negative decisions that are right.
@@ -87,7 +82,7 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """The expected cost per decision at each operating point, given the costs of the two errors."""
+    """Expected cost per decision at each operating point, given the costs of the two errors."""
 
     cost_fp: float
     cost_fn: float
@@ -96,11 +91,9 @@ class CostCurve:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The estimates for the items that share one value of a field; ``few`` if they are too few to trust.
+    """Estimates for the items that share a value of a field; ``few`` if these are too few to trust.
 
-    ``calibrated_pvalue`` is the p-value of "this part is perfectly calibrated", and ``same_pvalue`` that of
-    "it is as miscalibrated as the others". Both are adjusted for the number of parts (Holm): of all audits
-    without such a part, at most 5% have one whose p-value is below 5%.
+    P-values of "it is perfectly calibrated" and "it is as miscalibrated as the others" are adjusted (Holm).
     """
 
     name: str
@@ -117,12 +110,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPart:
-    """The estimates for one of several answers; ``answer`` is its number.
+    """Estimates for the items ``given`` one of several answers; ``few`` if too few to trust.
 
-    ``labelled`` counts the items that have it as their label, ``given`` those to which it was given, and
-    ``right`` those to which it was given rightly.
-    ``ece``, ``accuracy``, ``confidence`` (the mean) and ``overconfidence`` are about the items to which it
-    was given. ``few`` if these are too few to trust.
+    ``labelled`` counts the items with this label, ``right`` those with both. ``confidence`` is the mean.
     """
 
     answer: int
@@ -138,18 +128,17 @@ class AnswerPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What answers tell about calibration; an `Estimate` of ``None`` means that the method cannot tell.
+    """What answers show about calibration; an `Estimate` of ``None`` means that the method cannot tell.
 
     ``overconfidence`` is the mean confidence in the given answer minus the share of correct answers;
     ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
-    ``ece_if_invalid`` bounds the ECE over all possible values of the invalid answers. ``costs`` are for three
-    pairs of costs, at the thresholds of ``operating``. ``parts`` are the estimates for each part of a
-    breakdown, and ``parts_pvalue`` is the p-value of "all parts are equally miscalibrated". ``parts_level``
-    is the confidence with which the intervals of all parts hold together; ``None`` if each holds by itself.
+    ``ece_if_invalid`` bounds the ECE over all possible values of the invalid answers. ``costs`` are at the
+    thresholds of ``operating``. ``parts_pvalue`` tests "all parts are equally miscalibrated"; ``parts_level``
+    is the level at which the intervals of all parts hold together, ``None`` if each holds by itself.
 
-    With more than two answers (METHOD 8), everything is about the answer that the model gave and whether it
-    is right ("top-label"), and ``leaning`` is not known. ``by_answer`` has a row per answer. ``confusion``
-    counts the answers given: a row per label, a column per answer.
+    With more than two answers (METHOD 8), everything is about the given answer and whether it is right
+    ("top-label"), and ``leaning`` is unknown. ``by_answer`` has a row per answer, ``confusion`` a row per
+    label and a column per given answer.
     """
 
     ece: Estimate
@@ -175,29 +164,26 @@ class Findings:
 
     @property
     def metrics(self) -> dict[str, Estimate]:
-        """Every estimate by its name, and the p-value of "perfectly calibrated", which has no interval."""
+        """Every estimate by name, and the p-value of "perfectly calibrated" without an interval."""
         values = {field.name: getattr(self, field.name) for field in fields(Findings)}
         estimates = {name: value for name, value in values.items() if isinstance(value, Estimate)}
         return estimates | {"calibrated_pvalue": Estimate(self.calibrated_pvalue)}
 
 
 def finite(value: float) -> float | None:
-    """The value as a float, or ``None`` if it is not finite."""
     return float(value) if math.isfinite(value) else None
 
 
 def no_findings(bins: int) -> Findings:
-    """The findings if no answer is valid."""
     return Findings(ece=NOTHING, bins=bare_bins(np.full(bins, np.nan)), ece_if_invalid=(0.0, 1.0))
 
 
 def bare_bins(gaps: FloatArray) -> tuple[Bin, ...]:
-    """Bins of which only the gaps are known; NaN stands for an unknown gap."""
+    """Bins of which only the gaps are known; NaN is an unknown gap."""
     return gap_bins(Estimate(finite(gap)) for gap in gaps)
 
 
 def gap_bins(gaps: Iterable[Estimate]) -> tuple[Bin, ...]:
-    """Bins of equal width with these gaps."""
     each = tuple(gaps)
     edges = bin_edges(len(each)).tolist()
     return tuple(map(Bin, edges, edges[1:], each))
@@ -216,23 +202,21 @@ def filled_bins(
 
 
 def histogram(negatives: FloatArray, positives: FloatArray) -> ConfidenceHistogram:
-    """The distribution of the confidence, from the share in each of `HISTOGRAM_BINS` bins."""
     columns = bin_edges(HISTOGRAM_BINS), negatives, positives
     return ConfidenceHistogram(*(tuple(column.tolist()) for column in columns))
 
 
 def share_around(value: float, distance: float) -> tuple[float, float]:
-    """The interval value ± reach, within [0, 1]."""
+    """The interval value ± distance, within [0, 1]."""
     return max(0.0, value - distance), min(1.0, value + distance)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerMargins:
-    """The share of items that each answer was ``given`` to, and that it is the label of (``labelled``).
+    """Share of items that each answer was ``given`` to, and that have it as label (``labelled``).
 
-    ``moved`` is the share of answers that would have to be another one for the shares to agree. ``pvalue`` is
-    that of "each answer is given as often as it is right" (the test of Stuart and Maxwell); ``None`` if the
-    items are in groups, or if no answer is wrong.
+    ``moved`` is the share of answers to change for both to agree. ``pvalue`` tests that they do (Stuart and
+    Maxwell); ``None`` with groups or if no answer is wrong.
     """
 
     given: tuple[float, ...]
@@ -244,8 +228,6 @@ class AnswerMargins:
     def of(cls, confusion: Sequence[Sequence[int]], *, grouped: bool = False) -> AnswerMargins | None:
         """From a table with a row per label and a column per answer; ``None`` if it is empty.
 
-        Examples
-        --------
         >>> AnswerMargins.of([[30, 0], [15, 15]]).moved
         0.25
         """
@@ -260,7 +242,7 @@ class AnswerMargins:
 
 
 def _homogeneity(table: FloatArray) -> float | None:
-    """The p-value of equal margins of a square table of pairs (Stuart 1955, Maxwell 1970)."""
+    """P-value of equal margins of a square table of pairs (Stuart 1955, Maxwell 1970)."""
     off = table.sum(axis=1) - table.sum(axis=0)
     spread = np.diag(table.sum(axis=1) + table.sum(axis=0)) - table - table.T
     # an answer that is never confused with others adds nothing, and the differences sum to zero

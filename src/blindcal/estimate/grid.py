@@ -1,10 +1,8 @@
 """The grid for the distribution of the hidden log-odds.
 
-Cells are 1/480 wide in probability in the middle, where answers can distinguish them, and piecewise evenly
-spaced in log-odds in the tails, out to ±12. The two outermost cells reach to infinity, so a saturated
-probability has a cell too.
-480 is divisible by 5, 6, 8, 10, 12, 15, 16 and 20, so the edges of the usual bins are edges of cells.
-Thresholds are also asked at edges of cells, so that answers aggregate without loss.
+Cells are 1/480 wide in probability in the middle and piecewise evenly spaced in log-odds in the tails, out to
+±12; the two outermost extend to infinity. Edges of the usual bins are edges of cells, as 480 has many
+divisors. Thresholds are asked at edges too, so that answers aggregate without loss.
 """
 
 from __future__ import annotations
@@ -48,10 +46,7 @@ def edge_of_shift(b: FloatArray) -> IntArray:
 
 
 def cells_between(low: FloatArray, high: FloatArray) -> tuple[IntArray, IntArray]:
-    """First cell, and the one after the last, of the cells that reach from one log-odds to another.
-
-    There is at least one: that of ``low``, which contains its lower edge.
-    """
+    """First cell, and one past the last, from ``low`` to ``high``: at least the cell of ``low``."""
     first = np.clip(np.searchsorted(EDGES_S, low, side="right") - 1, 0, CELLS - 1)
     return first, np.clip(np.searchsorted(EDGES_S, high), first + 1, CELLS)
 
@@ -64,12 +59,12 @@ def _nearest(x: FloatArray, edges: FloatArray) -> IntArray:
 
 
 def positions(t: FloatArray) -> FloatArray:
-    """Each probability as a position in units of cells: 0 at p = 0, CELLS at p = 1, linear within a cell."""
+    """Probabilities in units of cells, linear within a cell: 0 at p = 0, CELLS at p = 1."""
     return np.asarray(np.interp(t, EDGES_P, np.arange(CELLS + 1.0)))
 
 
 def memberships(bins: int) -> FloatArray:
-    """Share of each cell that lies in each of ``bins`` equal-width bins, shape (CELLS, bins)."""
+    """Share of each cell in each of ``bins`` equal-width bins, shape (CELLS, bins)."""
     places = positions(np.arange(bins + 1) / bins)
     cells = np.arange(CELLS)[:, None]
     below = np.clip(places[None, :] - cells, 0, 1)

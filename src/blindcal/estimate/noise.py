@@ -1,16 +1,11 @@
-"""Whether an endpoint is steady: the noise of its threshold answers, and whether they changed during a run.
+"""How steady an endpoint is: the noise of its threshold answers, and whether they changed during a run.
 
-An answer that should follow from the log-odds and the shift alone may be noisy in two ways. *Jitter* moves
-the log-odds a little each time, which matters only near the flip. A *flip* is an answer that is the opposite
-of what it should be, however clear the case. A forced query (a shift that overrides any model) shows flips
-alone. A query asked twice shows both: disagreement near the flip is probably jitter, elsewhere a flip.
+*Jitter* moves the log-odds a little each time; a *flip* reverses an answer, however clear. Forced queries (a
+shift that overrides any model) show flips alone, repeated ones both.
 
-The queries of a round are asked in random order. If the endpoint is the same throughout, the order tells
-nothing about the answers, whatever the model: the running sum of any score of the answers, centred, is then a
-Brownian bridge in the limit, and its largest distance from zero has Kolmogorov's distribution (the CUSUM test
-for a change at an unknown time). The scores are what the answers have left once the label, the shift and the
-temperature are accounted for: their level (all log-odds moved), times the shift (the bias acts less or more),
-and times the label (the model got better or worse).
+Drift is tested by CUSUM: queries are asked in random order, so without a change the running sum of a centred
+score tends to a Brownian bridge, whose largest distance from zero has Kolmogorov's distribution. Scores are
+residuals given label, shift and temperature, also times the shift and times the label.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ _MOST_ITEMS = 600  # whose answers decide the density of the log-odds while the 
 
 @dataclass(frozen=True, slots=True)
 class ControlCounts:
-    """Valid control answers: forced ones and those that were wrong, repeated ones that disagreed."""
+    """Valid control answers: forced ones and wrong among them, repeated ones and disagreeing among them."""
 
     forced: int = 0
     failed: int = 0
@@ -47,7 +42,7 @@ class ControlCounts:
 
 @dataclass(frozen=True, slots=True)
 class NoiseEstimate:
-    """The noise, with intervals; ``plausible`` are other values that explain the controls about as well."""
+    """The noise, with intervals; ``plausible`` values explain the controls about as well."""
 
     flip_rate: Estimate
     jitter: Estimate
@@ -55,18 +50,13 @@ class NoiseEstimate:
 
     @property
     def posterior(self) -> NoisePosterior:
-        """The same as a fit takes it."""
         return NoisePosterior(Noise(float(self.jitter), float(self.flip_rate)), self.plausible)
 
 
 def estimate_noise(
     labels: IntArray, answered: AnswerTable, repeats: AnswerTable, counts: ControlCounts, jitter: float
 ) -> NoiseEstimate:
-    """Estimate the noise of a run's threshold answers.
-
-    ``repeats`` are answers to queries of the run that were asked once more, and ``jitter`` is what the probe
-    measured.
-    """
+    """Estimate a run's noise; ``repeats`` are queries asked again, ``jitter`` is what the probe measured."""
     if not (counts.failed or counts.disagreed):
         # no answer tells jitter from none; a flip rate of e passes with chance (1 - e)^(forced + 2 repeated)
         clean = counts.forced + 2 * counts.repeated
@@ -98,11 +88,8 @@ def estimate_noise(
 
 
 def forced_noise(counts: ControlCounts, jitter: float) -> NoiseEstimate:
-    """The noise of answers of which there are more than two: the share of flips from forced queries alone.
-
-    Repeated queries that disagree do not tell which of several close answers moved, so the jitter stays what
-    the probe found.
-    """
+    """The noise with more than two answers: flips from forced queries, jitter from the probe."""
+    # disagreement does not tell which of several close answers moved
     failed, (low, high) = counts.failed, share_bounds(counts.failed, counts.forced, (1 - _LEVEL) / 2)
     rate = Estimate(failed / max(1, counts.forced), low, min(0.5, high), _LEVEL)
     ends = (low, min(0.5, high)) if failed else ()
@@ -112,7 +99,6 @@ def forced_noise(counts: ControlCounts, jitter: float) -> NoiseEstimate:
 def _log_likelihood(
     labels: IntArray, answered: AnswerTable, repeats: AnswerTable, counts: ControlCounts, noise: Noise
 ) -> float:
-    """Log-likelihood of the controls, given the answers of the run."""
     if noise == Noise() or (counts.failed and not noise.flip_rate):
         return -np.inf
     passed = counts.forced - counts.failed
@@ -136,7 +122,6 @@ def _log_likelihood(
 
 
 def _best(fit: FloatArray, near: npt.NDArray[np.bool_], axis: int, place: int) -> tuple[int, int]:
-    """The likeliest point of the grid at one end of the interval of a parameter."""
     along = np.where(near, fit, -np.inf).take(place, axis=axis)
     other = int(along.argmax())
     return (place, other) if axis == 0 else (other, place)
@@ -153,11 +138,7 @@ _IN_A_RANGE = 25  # answers, at least
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The test of "the answers did not change during the run".
-
-    ``pvalue`` allows for all rounds and scores that were tested. ``at`` is the number of queries after which
-    the change was, if there was one.
-    """
+    """The test of "the answers did not change"; ``at`` is the number of queries before the change."""
 
     pvalue: float
     at: int
@@ -168,8 +149,7 @@ def drift_test(
 ) -> Drift | None:
     """Test for a change; each round is in the order of asking. ``None`` if no round has enough answers.
 
-    ``requests`` has the number of the request that brought each answer of each round, if some brought several
-    answers about an item. These are alike, and their order tells nothing: they count as one.
+    ``requests`` numbers the request behind each answer; answers about an item from one request count as one.
     """
     tests: list[Drift] = []
     begin = 0
@@ -203,7 +183,6 @@ def _scores(labels: IntArray, asked: AnswerTable) -> tuple[FloatArray, ...]:
 
 
 def _cusum(score: FloatArray, begins: IntArray) -> Drift | None:
-    """The test of one score in one round; ``at`` counts its answers, ``begins`` is where requests begin."""
     centred = np.add.reduceat(score - score.mean(), begins)
     scale = np.sqrt((centred**2).sum())
     if scale < 1e-9 or begins.size < 2:

@@ -1,13 +1,11 @@
-"""A problem: items with two labels, what was read about each of them, and how noisy the readings are.
+"""A problem: items with two labels, the readings about each of them, and the noise of the readings.
 
-More than two answers become two labels here (METHOD 8): the first answer to an item is the answer given,
-which is right or wrong, and further queries are about it: each is answered with the same one again, or not.
-Then the likelihood is that of two answers, and only the response curves differ:
+More than two answers become two labels (METHOD 8): the given answer is right or wrong, and further queries
+are answered with it again or not. Then only the response curves differ:
 
 - a shift on the given answer alone, at T = 0, tests its margin over the strongest other answer;
 - with Gumbel numbers of our own on the others, P(same answer) = exp(-exp(-(s + b)));
-- drawn at T = 1, P(same answer) = sigmoid(s);
-- shown probabilities bound s.
+- drawn at T = 1, P(same answer) = sigmoid(s); shown probabilities bound s.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, In
 
 @dataclass(frozen=True, slots=True)
 class NoisePosterior:
-    """What is known of the noise: its ``best`` value, and others that explain the answers about as well."""
+    """The ``best`` value of the noise, and others that explain the answers about as well."""
 
     best: Noise = field(default_factory=Noise)
     plausible: tuple[Noise, ...] = ()
 
     @classmethod
     def together(cls, each: Sequence[NoisePosterior]) -> NoisePosterior:
-        """That of several runs: the noisiest of their values, and all that are plausible in any of them."""
+        """Combine several runs: the noisiest of their values, and all that any finds plausible."""
         if len(set(each)) == 1:
             return each[0]
         best = Noise(max(run.best.jitter for run in each), max(run.best.flip_rate for run in each))
@@ -42,7 +40,7 @@ class NoisePosterior:
 class Problem:
     """All that a fit needs to know; arrays have one entry per item.
 
-    With more than two answers, ``labels`` say whether the answer given is right, and ``readings`` are the
+    With more than two answers, ``labels`` say whether the given answer is right, and ``readings`` are the
     queries about it: positive if the same answer came again.
     """
 
@@ -66,7 +64,7 @@ class Problem:
         choices: IntArray | None = None,
         noise: NoisePosterior | None = None,
     ) -> Problem:
-        """The problem that the answers of a run pose; with ``choices``, labels are answers too."""
+        """The problem that a run's answers pose; with ``choices``, labels are numbers of answers."""
         noise = NoisePosterior() if noise is None else noise
         if choices is None:
             return cls(labels=labels, readings=answered, units=units, noise=noise)
@@ -83,7 +81,7 @@ class Problem:
 
     @property
     def items(self) -> IntArray:
-        """The items that the estimates are about: those with an answer, or to which one was given."""
+        """The items that the estimates are about: those with an answer, or with a given one."""
         return np.unique(self.readings.items) if self.given is None else np.flatnonzero(self.given != INVALID)
 
     @property
@@ -93,7 +91,6 @@ class Problem:
 
     @property
     def invalid(self) -> int:
-        """Number of invalid readings."""
         return int(self._stands_for[self.readings.answers == INVALID].sum())
 
     @property
@@ -103,7 +100,7 @@ class Problem:
 
     @property
     def hard(self) -> npt.NDArray[np.bool_]:
-        """The readings that test the margin of a given answer."""
+        """Readings that test the margin of a given answer."""
         rows = self.readings
         if self.given is None:
             return np.zeros(len(rows), bool)
@@ -112,7 +109,7 @@ class Problem:
         return np.asarray((rows.temperatures == 0) & ~rows.gumbel & ~shown & (rows.answers != INVALID))
 
     def of(self, items: IntArray) -> Problem:
-        """The same about some items only."""
+        """The same problem about some items only."""
         given = None
         if self.given is not None:
             given = np.full_like(self.given, INVALID)
@@ -121,10 +118,7 @@ class Problem:
 
 
 def _given_answers(answered: AnswerTable, choices: IntArray, n: int) -> tuple[IntArray, bool, AnswerTable]:
-    """The answer given to each item, whether it is the likeliest one, and the readings about it.
-
-    It is the first plain answer at T = 0; if none was asked for, the first drawn.
-    """
+    """The given answer is the first plain one at T = 0, or the first drawn one if there is none."""
     if answered.about is None:
         answered = replace(answered, about=np.full(len(answered), PLAIN))
     assert answered.about is not None
@@ -149,7 +143,6 @@ def _given_answers(answered: AnswerTable, choices: IntArray, n: int) -> tuple[In
 
 
 def _gumbel(answered: AnswerTable) -> npt.NDArray[np.bool_]:
-    """Whether the answers that a query is not about had numbers of their own."""
     assert answered.biases is not None
     assert answered.about is not None
     others = np.where(np.isfinite(answered.biases), answered.biases, 0.0)

@@ -1,10 +1,8 @@
-"""Readings: what answers say, as patterns and their counts, which the likelihood needs.
+"""Readings as patterns and their counts, which are all that the likelihood needs.
 
-Items with the same label and the same answers to the same queries are equivalent, so the likelihood needs
-only the distinct *patterns* and how often each occurs. A pattern of threshold answers is an interval of
-cells: the log-odds lies at or above every threshold answered positive and below every threshold answered
-negative. So is a reading of shown probabilities, which bound the log-odds directly. A pattern with sampled
-answers is a curve over the cells (METHOD 2). After this step the cost does not grow with the number of items.
+A *pattern* of threshold answers, or of shown probabilities, is an interval of cells: at or above every
+threshold answered positive, below every one answered negative. A pattern with sampled answers is a curve over
+the cells (METHOD 2). The cost does not grow with the number of items.
 """
 
 from __future__ import annotations
@@ -32,10 +30,10 @@ def _none() -> IntArray:
 
 @dataclass(frozen=True, kw_only=True)
 class Patterns:
-    """Distinct patterns: first those that are intervals of cells, then those that are curves.
+    """Distinct patterns, intervals of cells before curves.
 
-    A joint table of (label, cell) is flattened to ``2 * CELLS`` entries, label 0 first. Of items whose
-    threshold answers contradict each other, each is read as "between the two".
+    A joint table of (label, cell) is flattened to ``2 * CELLS`` entries, label 0 first. Contradictory
+    threshold answers are read as "between the two".
     """
 
     start: IntArray = field(default_factory=_none)  # half-open intervals of the flattened table
@@ -53,22 +51,19 @@ class Patterns:
 
     @property
     def unread(self) -> npt.NDArray[np.bool_]:
-        """Whether an interval is the whole axis: nothing was read."""
+        # an interval that is the whole axis
         return np.asarray(self.stop - self.start == CELLS - self.axis.first)
 
     @property
     def n(self) -> float:
-        """Number of items."""
         return float(self.counts.sum())
 
     @cached_property
     def labels(self) -> IntArray:
-        """Label of each pattern."""
         return np.concatenate([(self.start >= CELLS).astype(np.int64), self.curve_labels])
 
     @cached_property
     def _rows(self) -> tuple[tuple[slice, IntArray, FloatArray], ...]:
-        """Curves by label: its part of a table, the indices of its patterns, and their curves there."""
         first = self.axis.first
         by_label = [(y, np.flatnonzero(self.curve_labels == y)) for y in (0, 1)]
         return tuple(
@@ -83,10 +78,7 @@ class Patterns:
 
     @cached_property
     def _narrow(self) -> tuple[IntArray, csr_array]:
-        """The intervals of few cells, and 1 where each of them contains a cell, shape (narrow, 2 * CELLS).
-
-        Their probability may be far below the rounding error of a running sum over all cells.
-        """
+        """Intervals of few cells, as indicators: a running sum would round their probability away."""
         where = np.flatnonzero(self.stop - self.start <= _NARROW)
         width = (self.stop - self.start)[where]
         rows = np.repeat(np.arange(where.size), width)
@@ -95,7 +87,7 @@ class Patterns:
 
     @cached_property
     def _ends(self) -> tuple[IntArray, csr_array]:
-        """The other intervals; +1 where each starts, -1 where it stops: the running sum spreads a value."""
+        """The other intervals: +1 where each starts, -1 where it stops."""
         where = np.flatnonzero(self.stop - self.start > _NARROW)
         k = where.size
         rows = np.concatenate([self.start[where], self.stop[where]])
@@ -110,7 +102,7 @@ class Patterns:
         return other if self.axis.direct else other.on(self.axis)
 
     def on(self, axis: Axis) -> Patterns:
-        """The same answers on another axis, whose cells stand for other log-odds."""
+        """The same answers on another axis."""
         assert self.responses is not None
         return replace(self, axis=axis, curves=self.responses.curves(axis, self.curve_labels))
 
@@ -142,7 +134,7 @@ class Patterns:
         return out
 
     def posterior(self, table: FloatArray, part: slice) -> FloatArray:
-        """Distribution over the cells given each pattern in ``part``, shape (patterns in ``part``, CELLS)."""
+        """Distribution over the cells given each pattern in ``part``, shape (patterns, CELLS)."""
         where = np.arange(len(self))[part]
         out = table.reshape(2, CELLS)[self.labels[where]]
         interval = where < self.start.size
@@ -170,7 +162,7 @@ class Patterns:
 
 
 def read(problem: Problem, noise: Noise, axis: Axis | None = None) -> Patterns:
-    """Count the readings of the problem's items by pattern; by default the axis is that of log-odds."""
+    """Count the readings of the problem's items by pattern."""
     items = problem.items
     rows = problem.readings.of(items)
     rows = replace(rows, items=np.searchsorted(items, rows.items))
@@ -184,7 +176,7 @@ def read(problem: Problem, noise: Noise, axis: Axis | None = None) -> Patterns:
 
 
 def axis_of(problem: Problem, excess: Excess | None) -> Axis:
-    """The axis to read a problem on; that of margins if what the excess is matters."""
+    """The axis to read a problem on; that of margins if the excess is given."""
     if problem.choices is None:
         return LOG_ODDS
     choices = problem.choices[problem.items]
@@ -201,11 +193,9 @@ def count_patterns(
     noise: Noise | None = None,
     axis: Axis = LOG_ODDS,
 ) -> Patterns:
-    """Count answers by pattern; labels and weights are per item.
+    """Count answers by pattern; ``labels`` and ``weights`` are per item.
 
-    With noise the pattern of a threshold answer is a curve. An answer with bounds is read by these alone:
-    neither its query nor such noise matters. Thresholds are on the ``axis``, and sampled answers depend on
-    the log-odds that it stands for.
+    With noise, the pattern of a threshold answer is a curve. An answer with bounds is read by these alone.
     """
     n, noise = labels.size, Noise() if noise is None else noise
     weights = np.ones(n, np.int64) if weights is None else weights
@@ -259,10 +249,9 @@ def count_patterns(
 
 @dataclass(frozen=True)
 class Packed:
-    """Items numbered by the kinds of their answers, and the sorted ``kinds`` of all items, one after another.
+    """Items numbered by the kinds of their answers; ``example`` is an item of each number.
 
-    Items with the same kinds of answers have the same ``number``; ``example`` is an item of each number. An
-    item has ``size`` answers, which begin at ``begin``.
+    The sorted kinds of item i are ``kinds[begin[i] : begin[i] + size[i]]``.
     """
 
     number: IntArray
@@ -273,10 +262,7 @@ class Packed:
 
 
 def packed(kind: IntArray, owner: IntArray, start: IntArray) -> Packed:
-    """Number items by ``start`` and the kinds of their answers, in this order; ``owner`` has the items.
-
-    One integer per item, to which one answer is added at a time, is much faster to compare than rows.
-    """
+    """Number items by ``start`` and the kinds of their answers; one integer per item is fast to compare."""
     kinds = kind[np.lexsort((kind, owner))]
     size = np.bincount(owner, minlength=start.size)
     begin = np.cumsum(size) - size
@@ -307,7 +293,6 @@ class Responses:
         return np.where(inside, self._of_sets(axis)[labels, self.which], 0.0)
 
     def _of_sets(self, axis: Axis) -> FloatArray:
-        """P(set of answers | cell) for each label, shape (2, sets, CELLS); 0 below the first cell."""
         sets = self.sets
         curves = np.zeros((2, sets.example.size, CELLS))
         axis = axis.from_first
@@ -325,7 +310,6 @@ class Responses:
         return curves
 
     def _log_responses(self, axis: Axis) -> FloatArray:
-        """Log-probability of each type at the nodes of the axis."""
         types, noise = self.types, self.noise
         sign = np.where(types[:, 2] == POSITIVE, 1.0, -1.0)[:, None, None]
         gumbel = types[:, 3] > 0

@@ -19,8 +19,7 @@ class BinnedCalibration:
     ----------
     edges : array of shape (bins + 1,)
     gaps : array of shape (bins,)
-        Sum over the bin's items of (confidence - outcome), divided by the number of all items;
-        positive if the confidence is too high.
+        Mean over all items of (confidence - outcome) in the bin; positive if the confidence is too high.
     counts : array of shape (bins,)
         Number of items in each bin.
     """
@@ -35,12 +34,11 @@ class BinnedCalibration:
 
     @property
     def ece(self) -> Estimate:
-        """Expected calibration error, the sum of absolute gaps; it is exact and has no interval."""
+        """Expected calibration error, the sum of absolute gaps; exact, without an interval."""
         return Estimate(float(np.abs(self.gaps).sum()))
 
 
 def bin_edges(bins: int) -> FloatArray:
-    """Equal-width edges 0 = t_1 < ... < t_{bins+1} = 1."""
     return np.arange(whole(bins, "bins") + 1) / bins
 
 
@@ -62,8 +60,7 @@ def binned_ece(
     bins : int
         Number of equal-width bins on [0, 1].
     top_label : bool
-        Compare the confidence in the *given* answer with its correctness, instead of the probability of the
-        positive answer with the label. This confidence is at least 1/2, so the lower bins stay empty.
+        Compare the confidence in the *given* answer, which is at least 1/2, with its correctness.
 
     Examples
     --------
@@ -81,13 +78,11 @@ def binned_ece(
 
 
 def top_label_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
-    """The binned calibration error of the likeliest answer, from known logits; -inf for a missing answer.
+    """The binned calibration error of the likeliest answer; the logit of a missing answer is -inf.
 
-    Examples
-    --------
     >>> import numpy as np
-    >>> found = top_label_ece(np.array([0, 2]), np.log([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]]), bins=10)
-    >>> round(found.ece.value, 3)
+    >>> result = top_label_ece(np.array([0, 2]), np.log([[0.7, 0.2, 0.1], [0.5, 0.3, 0.2]]), bins=10)
+    >>> round(result.ece.value, 3)
     0.4
     """
     given, f = given_confidence(logits)
@@ -95,10 +90,7 @@ def top_label_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> Binned
 
 
 def drawn_answer_ece(labels: IntArray, logits: FloatArray, bins: int = 5) -> BinnedCalibration:
-    """The binned calibration error of an answer that is drawn, instead of the likeliest one.
-
-    Every answer counts as often as it is drawn: by its own probability.
-    """
+    """The binned calibration error of a drawn answer: each counts by its own probability."""
     p = softmax(logits, axis=1)
     right = labels[:, None] == np.arange(p.shape[1])
     return _binned(p.reshape(-1), (p * (p - right)).reshape(-1), p.reshape(-1), bins, labels.size)

@@ -1,13 +1,8 @@
 """Intervals from resampled tables, and p-values.
 
-A sum of absolute values is biased upwards by noise and cannot be negative, so an ordinary interval for a
-calibration error always misses a calibrated model. :func:`absolute_sum_interval` inverts a test instead: it
-contains every true error under which the observed one would not be unusual.
-
-Of 20 intervals that each hold with 95% confidence, one misses the truth in most audits, and of 20 tests at 5%
-one raises a false alarm in most. The intervals of all parts of an audit hold together with the confidence
-asked for (Bonferroni), and all alarms together are false as rarely as one may be (Holm). Neither assumes that
-the parts are independent, so groups of items may reach over several parts.
+A sum of absolute values is biased upwards by noise, so an ordinary interval for a calibration error always
+misses a calibrated model; :func:`absolute_sum_interval` inverts a test instead. Intervals of all parts of an
+audit hold together (Bonferroni) and all alarms together are rarely false (Holm), also if parts are dependent.
 """
 
 from __future__ import annotations
@@ -23,15 +18,11 @@ from blindcal.records import Estimate, FloatArray
 
 
 def draw_quantile(draws: FloatArray, share: float) -> FloatArray:
-    """The value that one more draw is below with probability ``share``, however few draws there are.
-
-    The draws are along the first axis.
-    """
+    """The value that one more draw (first axis) is below with probability ``share``."""
     return np.asarray(np.quantile(draws, share, axis=0, method="weibull"))
 
 
 def percentile_interval(draws: FloatArray, level: float) -> tuple[float, float]:
-    """The range of the central share ``level`` of the draws."""
     tail = (1 - level) / 2
     return float(draw_quantile(draws, tail)), float(draw_quantile(draws, 1 - tail))
 
@@ -39,8 +30,6 @@ def percentile_interval(draws: FloatArray, level: float) -> tuple[float, float]:
 def share_bounds(hits: int, trials: int, tail: float) -> tuple[float, float]:
     """Clopper-Pearson bounds of a share; the truth is beyond each with probability at most ``tail``.
 
-    Examples
-    --------
     >>> [round(bound, 4) for bound in share_bounds(59, 59, 0.05)], share_bounds(0, 0, 0.05)
     ([0.9505, 1.0], (0.0, 1.0))
     """
@@ -50,18 +39,11 @@ def share_bounds(hits: int, trials: int, tail: float) -> tuple[float, float]:
 
 
 def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> tuple[float, float]:
-    """Confidence interval for sum |delta|, given an estimate of delta and draws around it.
+    """Interval for sum |delta|, given an estimate and draws around it, shape (resamples, components).
 
-    Of the draws, shape (resamples, components), only the deviations from their mean are used.
-
-    Notes
-    -----
-    The observed sum is compared with its distribution under candidate truths. Candidates below the estimate
-    shrink every component by the same number of its standard errors, at most to zero: components within the
-    noise vanish first. Candidates above the estimate increase every component by the same number of standard
-    errors. Noise then adds least to the sum, and a smooth fit tends to underestimate the sum, so this end may
-    be too low. The upper end is therefore the upper quantile of the draws, which contains all of the noise,
-    if that is higher.
+    It holds every truth under which the observed sum is not unusual; these move every component by the same
+    number of standard errors. As smooth fits underestimate the sum, it includes the upper quantile of the
+    draws.
     """
     from scipy.optimize import brentq  # slow to import, and not needed to estimate
 
@@ -107,9 +89,7 @@ def unseen_share(units: float, level: float) -> float:
 def unseen_draws(units: float, size: int, rng: np.random.Generator) -> FloatArray:
     """Draw shares of a population that ``units`` draws miss; each exceeds q with probability (1 - q)^units.
 
-    If every draw of a share of successes is joined by such a part, all failures or all successes, the
-    quantiles are close to the interval of Clopper and Pearson, which holds for any number of units. The draws
-    alone scatter too little if successes or failures are few.
+    Added to draws of a share of successes, they give nearly the interval of Clopper and Pearson.
     """
     return np.asarray(1 - rng.random(size) ** (1 / units))
 
@@ -147,7 +127,6 @@ def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
 def _pooled(
     values: Sequence[FloatArray], covariances: Sequence[FloatArray]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The precision of each estimate, their sum, and the sum of the estimates weighted by it."""
     floor = 1e-9 * np.eye(values[0].size)  # a component without items has no noise and tells nothing
     precisions = np.array([np.linalg.inv(covariance + floor) for covariance in covariances])
     weighted = np.sum([p @ x for p, x in zip(precisions, values, strict=True)], axis=0)
@@ -155,7 +134,7 @@ def _pooled(
 
 
 def heterogeneity_pvalue(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> float:
-    """P-value of "all estimates have the same mean": Cochran's Q around the precision-weighted mean."""
+    """P-value of "all estimates have the same mean" (Cochran's Q, precision-weighted)."""
     precisions, total, weighted = _pooled(values, covariances)
     mean = np.linalg.solve(total, weighted)
     q = sum(float((x - mean) @ p @ (x - mean)) for p, x in zip(precisions, values, strict=True))
@@ -163,17 +142,13 @@ def heterogeneity_pvalue(values: Sequence[FloatArray], covariances: Sequence[Flo
 
 
 def level_of_each(level: float, count: int) -> float:
-    """The level of each of ``count`` intervals with which all hold together at ``level`` (Bonferroni)."""
+    """The level of each of ``count`` intervals so that all hold together at ``level`` (Bonferroni)."""
     return 1 - (1 - level) / max(count, 1)
 
 
 def holm(pvalues: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Adjusted p-values; ``None`` stands for a test that was not made.
+    """P-values adjusted for their number; ``None`` stands for a test that was not made.
 
-    If all tests with a value below alpha are rejected, any is wrongly so with probability alpha at most.
-
-    Examples
-    --------
     >>> holm([0.01, None, 0.04, 0.03])
     (0.03, None, 0.06, 0.06)
     """
@@ -187,11 +162,9 @@ def holm(pvalues: Sequence[float | None]) -> tuple[float | None, ...]:
 
 
 def beyond(near: Estimate, far: Estimate, least: float = -1.0, most: float = 1.0) -> Estimate:
-    """The interval at the high level of ``far``, of whose tails few refits say little.
+    """The interval at the high level of ``far``, whose tails few refits show.
 
-    ``near`` is the same quantity at a level that the refits do show. Each side of its interval is widened as
-    that of a normal distribution is. The result includes the interval ``far``, which has the most extreme of
-    the refits and what an unseen share of the population allows at its level.
+    Each side of ``near`` is widened as for a normal distribution, and the result includes that of ``far``.
     """
     if not (near.has_interval and far.has_interval):
         return near
@@ -204,7 +177,7 @@ def beyond(near: Estimate, far: Estimate, least: float = -1.0, most: float = 1.0
 
 
 def findings_beyond(near: Findings, far: Findings) -> Findings:
-    """The findings of a part, with the intervals of ``far``, whose level is high."""
+    """The findings of a part, with intervals at the high level of ``far``."""
     return replace(
         near,
         ece=beyond(near.ece, far.ece, least=0.0),
@@ -215,7 +188,7 @@ def findings_beyond(near: Findings, far: Findings) -> Findings:
 
 
 def difference_pvalues(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> list[float]:
-    """For each of several estimates, the p-value of "its mean is that of all others" (chi-square)."""
+    """P-value of "its mean is that of all others" (chi-square), for each estimate."""
     precisions, total, weighted = _pooled(values, covariances)
     floor = 1e-9 * np.eye(len(total))
     pvalues = []
@@ -228,10 +201,9 @@ def difference_pvalues(values: Sequence[FloatArray], covariances: Sequence[Float
 
 
 def outlier_pvalues(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> tuple[float, ...]:
-    """Adjusted p-values of "its mean is that of the others", for each of several estimates.
+    """P-values of "its mean is that of the others", adjusted for the number of estimates.
 
-    They allow for the number of estimates as those of `holm` do. The one that differs most is set aside
-    before the next is tested, so that it does not make all others look different.
+    The most different one is set aside first, so that it does not make the others look different.
     """
     pvalues = [1.0] * len(values)
     active, highest = list(range(len(values))), 0.0

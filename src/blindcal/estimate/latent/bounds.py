@@ -1,15 +1,11 @@
 """What the answers of a fit do not show, by which its intervals are widened.
 
-If every item was asked the same noisy question once, the answers contain only two numbers: the share of
-positive answers for each label. They cannot distinguish a model that wavers from one that is sure and often
-wrong. With ``r(f)`` the probability of a positive answer,
+If every item was asked the same noisy question once, answers cannot distinguish a model that wavers from one
+that is sure and often wrong. With ``r(f)`` the probability of a positive answer,
 
     |E f - E Y|  <=  ECE  <=  E|f - E[Y|f]|  <=  E[f (1 - Y) + (1 - f) Y],
 
-and E[f | Y = y] lies between the lower and the upper hull of the curve (r(f), f) at the share of positive
-answers. At T = 1 without a shift, r(f) = f. The error is then at least the absolute difference between the
-shares of positive answers and positive labels, and at most the share of answers that differ from their label,
-which plain sampling takes for the error itself.
+where E[f | Y = y] lies between the hulls of the curve (r(f), f) at the share of positive answers.
 """
 
 from __future__ import annotations
@@ -30,10 +26,7 @@ _MANY, _LARGE_SHARE = 30, 0.02  # answers at one edge, and their share of all, i
 
 
 def error_bounds(patterns: Patterns, level: float, units: float) -> tuple[float, float] | None:
-    """Bounds on the population's ECE, for any bins; ``None`` if the answers contain more than two shares.
-
-    ``level`` is that of the shares of positive answers, and ``units`` the number of items or groups.
-    """
+    """Bounds on the population's ECE for any bins, from one noisy question asked once; else ``None``."""
     curve = _only_curve(patterns)
     if curve is None:
         return None
@@ -53,7 +46,6 @@ def error_bounds(patterns: Patterns, level: float, units: float) -> tuple[float,
 
 
 def _only_curve(patterns: Patterns) -> FloatArray | None:
-    """P(positive answer | cell), if every answered item was asked the same noisy question once."""
     if not len(patterns.curves) or not patterns.unread.all():
         return None
     first: FloatArray = patterns.curves[0]
@@ -74,7 +66,7 @@ def _hull(curve: FloatArray, share: float, *, upper: bool) -> float:
 
 
 def unasked(patterns: Patterns, population: FloatArray) -> float:
-    """The most by which items could change the sum of absolute gaps within ranges without a threshold."""
+    """The most that items in wide ranges without a threshold could change the sum of absolute gaps."""
     if patterns.curve_labels.size:  # a sampled or noisy answer depends on the whole range
         return 0.0
     asked = np.unique(np.concatenate([patterns.start, patterns.stop]) % CELLS)
@@ -85,17 +77,13 @@ def unasked(patterns: Patterns, population: FloatArray) -> float:
 
 
 def answers_beyond(patterns: Patterns) -> FloatArray:
-    """Number of answers at or beyond each inner edge: above it for edges from 1/2 up, else below it.
-
-    If most items were asked once, many of them at the same edge, as by `blind`, only the answers at each
-    edge count: the smoothness of the fit decides what happens between them. Noisy answers tell a little
-    everywhere, so they count at every edge.
-    """
+    """Number of answers at or beyond each inner edge: above it for edges from 1/2 up, else below it."""
     counts, noisy = np.split(patterns.counts, [patterns.start.size])
     low, high = patterns.start % CELLS, (patterns.stop - 1) % CELLS + 1
     inner = (np.bincount(low, counts, CELLS + 1) + np.bincount(high, counts, CELLS + 1))[1:CELLS]
     once = (low == patterns.axis.first) ^ (high == CELLS)
     at = np.bincount(np.where(low == patterns.axis.first, high, low)[once], counts[once], CELLS + 1)
+    # most items were asked once at a few edges, as by `blind`: smoothness decides what is between
     if 2 * at.sum() > counts.sum() and at.max() >= max(_MANY, _LARGE_SHARE * counts.sum()):
         return np.asarray(inner + noisy.sum())
     above, below = np.cumsum(inner[::-1])[::-1], np.cumsum(inner)
@@ -103,16 +91,14 @@ def answers_beyond(patterns: Patterns) -> FloatArray:
 
 
 def told_apart(patterns: Patterns) -> tuple[int, int]:
-    """The first and the last cell that the answers can tell from the outermost ones, roughly.
-
-    A noisy answer tells cells apart if it would differ between them once in all items.
-    """
+    """The first and last cell that the answers roughly distinguish from the outermost ones."""
     if not patterns.axis.direct:
         return 0, CELLS - 1
     edges = np.concatenate([patterns.start % CELLS, patterns.stop % CELLS])
     edges = edges[edges > 0]
     first, last = (int(edges.min()) - 1, int(edges.max())) if edges.size else (CELLS - 1, 0)
     for outermost in (0, CELLS - 1) if patterns.curves.size else ():
+        # an answer tells cells apart if it would differ between them once in all items
         differs = (np.abs(patterns.curves - patterns.curves[:, [outermost]]) > 1 / patterns.n).any(axis=0)
         cells = np.flatnonzero(differs)
         if cells.size and outermost == 0:
@@ -123,10 +109,7 @@ def told_apart(patterns: Patterns) -> tuple[int, int]:
 
 
 def shown_decisions(patterns: Patterns, table: FloatArray) -> BoolArray:
-    """Whether the answers show that there are decisions of each kind, shape (4, inner edges).
-
-    The kinds are true and false positives, false and true negatives.
-    """
+    """Whether answers show true and false positives, false and true negatives (rows) at inner edges."""
     edges = np.arange(1, CELLS)
     return np.array(
         [
@@ -139,11 +122,7 @@ def shown_decisions(patterns: Patterns, table: FloatArray) -> BoolArray:
 
 
 def _outermost(patterns: Patterns, table: FloatArray, label: int, *, above: bool) -> int:
-    """The outermost edge beyond which the answers show items of a label.
-
-    Without these items, the answers would be much less likely, even if the items were as near as the edge
-    allows.
-    """
+    """The outermost edge beyond which answers would be much less likely without items of a label."""
 
     def likelihood(joint: FloatArray) -> float:
         return float(patterns.counts @ np.log(patterns.mass(joint)))

@@ -68,10 +68,9 @@ _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 99
 class LatentFit:
     """A fit, from which all estimates are computed, with ``bin_count`` bins and intervals at ``level``.
 
-    Estimates for the *sample* (``ece``, ``bins``, ``accuracy``, ``brier``, ``auroc``, ``log_loss``) combine
-    the fit with each item's own answers; ``tce``, ``curve`` and operating points describe the population.
-    Intervals are for the population's value; a fit with ``resamples=0`` has none. They include those of
-    ``others``, the fits of the same answers for other plausible noise.
+    ``tce``, ``curve`` and operating points describe the population; the other estimates are for the *sample*,
+    and combine the fit with each item's own answers. Intervals are for the population, and include those of
+    ``others``, fits for other plausible noise; a fit with ``resamples=0`` has none.
     """
 
     patterns: Patterns
@@ -88,7 +87,7 @@ class LatentFit:
         return f"LatentFit({self.items:,} items, {self.queries:,} queries, ECE {self._ece:.4f})"
 
     def at(self, *, bins: int | None = None, level: float | None = None) -> LatentFit:
-        """The same fit with other bins or another level of the intervals; nothing is fitted again."""
+        """The same fit with other bins or another level; nothing is fitted again."""
         return replace(
             self,
             bin_count=self.bin_count if bins is None else whole(bins, "bins"),
@@ -98,11 +97,7 @@ class LatentFit:
 
     @property
     def deployable(self) -> LatentFit:
-        """The fit whose thresholds one query can decide by.
-
-        With more than two answers one query tests the margin over the strongest other answer, not f
-        (METHOD 8): this fit then has the margins in place of the log-odds, unless none were tested.
-        """
+        """The fit whose thresholds one query decides by: of margins with more than two answers (METHOD 8)."""
         if self.patterns.axis.direct:
             return self
         return replace(self, by_margin=True, others=tuple(other.deployable for other in self.others))
@@ -168,8 +163,7 @@ class LatentFit:
     def ece(self) -> Estimate:
         """Binned expected calibration error of the sample, an estimate of ``binned_ece`` of the hidden f.
 
-        With many bins, ``binned_ece`` also contains the noise of the labels within each bin, which single
-        answers cannot show: this estimate then stays near the population's value.
+        With many bins, ``binned_ece`` also contains label noise within bins, which this estimate does not.
         """
         return self._absolute_sum(self._ece, lambda table: of.gaps(table, self.bin_count))
 
@@ -185,7 +179,7 @@ class LatentFit:
 
     @property
     def bins(self) -> tuple[Bin, ...]:
-        """The bins with their signed gaps and intervals, and the sample's shares and means."""
+        """The bins with signed gaps and intervals, and the sample's shares and means."""
         negative, positive = of.by_label(self.sample)
         both, within = negative + positive, memberships(self.bin_count)
         bins = bare_bins(self.gaps)
@@ -213,7 +207,7 @@ class LatentFit:
 
     @property
     def curve(self) -> Curve:
-        """Reliability curve E[Y|f] with a pointwise band, in steps of 0.01 and finer at the ends."""
+        """Reliability curve E[Y|f] with a pointwise band, in steps of 0.01, finer at the ends."""
         return self.curve_at(_CURVE_POINTS)
 
     def curve_at(self, f: ArrayLike) -> Curve:
@@ -229,12 +223,10 @@ class LatentFit:
 
     @property
     def calibrated_pvalue(self) -> float:
-        """P-value of "perfectly calibrated": E[Y|f] = f for every f.
+        """P-value of "perfectly calibrated", E[Y|f] = f for every f; the highest of all plausible readings.
 
-        This is a score test against smooth departures of the link. Its variance is that of labels redrawn
-        from the calibrated fit, because the observed labels may vary too little if positives are rare. Groups
-        increase the variance where their members agree more than by chance. Of several plausible readings of
-        the answers, the one that is most in favour counts.
+        A score test against smooth departures of the link, with the variance of labels redrawn from the
+        calibrated fit; groups increase it where their members agree more than by chance.
         """
         readings = [self.patterns, *(other.patterns for other in self.resampling.alternatives)]
         return max([*map(self._pvalue, readings), *(other.calibrated_pvalue for other in self.others)])
@@ -256,7 +248,6 @@ class LatentFit:
 
     @staticmethod
     def accuracy_of(tables: FloatArray) -> FloatArray:
-        """The accuracy, as a function of joint tables."""
         return of.accuracy(tables)
 
     @property
@@ -266,7 +257,7 @@ class LatentFit:
 
     @property
     def auroc(self) -> Estimate:
-        """Area under the ROC curve; it needs items of both labels."""
+        """Area under the ROC curve; needs items of both labels."""
         self._need_both_labels("auroc")
         return self._scalar(of.auroc)
 
@@ -279,8 +270,7 @@ class LatentFit:
     def log_loss(self) -> Estimate:
         """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13.
 
-        It depends on how sure the model is where no answer tells, beyond the outermost thresholds: the
-        interval allows for all that is possible there.
+        The interval allows for all that is possible beyond the outermost thresholds, where no answer tells.
         """
         value, most = float(of.log_loss(self.sample)), float(MID_S[-1])
         if not self.resampling.size:
@@ -311,16 +301,16 @@ class LatentFit:
 
     @property
     def operating(self) -> tuple[OperatingPoint, ...]:
-        """The results of deciding "positive iff f >= t" for t = 1/40, 2/40, ..., 39/40."""
+        """Results of deciding "positive iff f >= t" for t = 1/40, 2/40, ..., 39/40."""
         return self.operating_at(THRESHOLDS)
 
     @property
     def costs(self) -> tuple[CostCurve, ...]:
-        """The expected costs of these decisions, for three pairs of costs."""
+        """Expected costs of these decisions, for three pairs of costs."""
         return tuple(self.expected_cost(*costs) for costs in COSTS)
 
     def operating_at(self, thresholds: ArrayLike) -> tuple[OperatingPoint, ...]:
-        """The results of deciding "positive iff f >= t" for any thresholds, rounded to the grid."""
+        """Results of deciding "positive iff f >= t" for any thresholds, rounded to the grid."""
         places = self._places(thresholds)
         return operating_points(
             GRID_THRESHOLDS[places], GRID_SHIFTS[places], self._rates_at(places, "operating")
@@ -345,17 +335,13 @@ class LatentFit:
 
         Parameters
         ----------
-        precision : float
-            Choose the lowest threshold with this precision.
-        recall : float
-            Choose the highest threshold with this recall.
+        precision, recall : float
+            Choose the lowest threshold with this precision, or the highest with this recall.
         cost_fp, cost_fn : float
-            Choose the threshold with the lowest expected cost, given the costs of a false positive and a
-            false negative.
+            Choose the threshold with the lowest expected cost of false positives and false negatives.
         confidence : float or None
-            Probability with which the threshold must meet the goal; thresholds with hardly any answers beyond
-            them do not qualify. With ``None`` the estimate decides, and the deployed model misses the goal
-            about half the time. It does not apply to costs.
+            Probability that the threshold meets the goal, which needs answers beyond it. With ``None`` the
+            estimate decides, and misses the goal about half the time. It does not apply to costs.
         max_shift : float
             The largest shift that the endpoint accepts.
         """
@@ -374,8 +360,7 @@ class LatentFit:
     def next_precision(self, threshold: float, decisions: int) -> Estimate:
         """Share of the next ``decisions`` positive decisions at a threshold that will be right.
 
-        Compare a deployed model with this interval. It is wider than that of the precision, which is for
-        infinitely many decisions.
+        Compare a deployed model with this interval; that of the precision is for infinitely many decisions.
         """
         at = self._decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
         low, high = at.next_right(whole(decisions, "decisions"), self.level)
@@ -388,7 +373,6 @@ class LatentFit:
         return edge_of_threshold(t) - 1
 
     def _rates_at(self, places: IntArray, what: str) -> Callable[[RateFunction], tuple[Estimate, ...]]:
-        """A function that estimates a rate at these thresholds, with intervals if there are resamples."""
         self._need_both_labels(what)
         if not self.resampling.size:
             return decision_rates(self.population).at(places).estimates
@@ -408,7 +392,6 @@ class LatentFit:
 
     @property
     def _tested(self) -> FloatArray:
-        """Number of answers beyond each inner edge."""
         if not self.by_margin:
             return bounds.answers_beyond(self.patterns)
         shifts = self.problem.readings.shifts[self.problem.hard]
@@ -417,18 +400,15 @@ class LatentFit:
 
     @cached_property
     def _shown(self) -> BoolArray | None:
-        """Which decisions the answers show; not known if a cell of the fit is not one of the log-odds."""
         direct = self.patterns.axis.direct
         return bounds.shown_decisions(self.patterns, self.ensemble.table) if direct else None
 
     # -- uncertainty -----------------------------------------------------------------------------
     #
-    # n items say nothing about a share of the population from which none of them comes, and a share q goes
-    # unseen with probability (1 - q)^n. No interval is narrower than what such a share allows: five correct
-    # answers do not make a model perfect.
+    # n items miss a share q of the population with probability (1 - q)^n. No interval is narrower than what
+    # such a share allows: five correct answers do not make a model perfect.
 
     def _absolute_sum(self, value: float, signed: Callable[[FloatArray], FloatArray]) -> Estimate:
-        """A sum of absolute gaps with its interval."""
         if not self.resampling.size:
             return Estimate(value)
         ends = [fit._absolute_ends(signed) for fit in (self, *self.others)]
@@ -436,15 +416,10 @@ class LatentFit:
         return Estimate(value, low, high, self.level)
 
     def _absolute_ends(self, signed: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
-        """The interval of a sum of absolute gaps, for this noise.
-
-        If no threshold was asked in a wide range of probabilities, items may lie anywhere in it: the interval
-        is widened by as much as that could change the sum. If every item was asked the same noisy question
-        once, the interval includes the bounds of ``blindcal.estimate.latent.bounds``.
-        """
         gaps = signed(self.population)
         interval = absolute_sum_interval(gaps, signed(self.draws), self.level)
         low, high = map(float, self._widened(*interval, np.abs(gaps).sum()))
+        # items may lie anywhere in a wide range of probabilities without a threshold
         unasked = bounds.unasked(self.patterns, self.population)
         low, high = low - unasked, high + unasked
         if (limits := bounds.error_bounds(self.patterns, self.level, self.resampling.units)) is not None:
@@ -454,7 +429,6 @@ class LatentFit:
     def _scalar(
         self, quantity: Callable[[FloatArray], FloatArray], *, least: float = 0.0, most: float = 1.0
     ) -> Estimate:
-        """A quantity of the sample, in [least, most], with its interval."""
         value = float(quantity(self.sample))
         if not self.resampling.size:
             return Estimate(value)
@@ -467,7 +441,7 @@ class LatentFit:
         least: float | FloatArray = 0.0,
         most: float | FloatArray = 1.0,
     ) -> tuple[FloatArray, FloatArray]:
-        """The interval of each component of a quantity, to which an item adds from ``least`` to ``most``."""
+        """Interval of each component of a quantity to which an item adds from ``least`` to ``most``."""
         drawn, tail = quantity(self.draws), (1 - self.level) / 2
         share = self.missed.reshape(-1, *[1] * (drawn.ndim - 1))
         low = draw_quantile((1 - share) * drawn + share * least, tail)
@@ -486,7 +460,6 @@ class LatentFit:
         least: float | FloatArray = 0.0,
         most: float | FloatArray = 1.0,
     ) -> tuple[FloatArray, FloatArray]:
-        """Widen intervals of quantities from ``least`` to ``most`` to what the unseen share allows."""
         unseen = self.unseen(self.level)
         low = np.minimum(low, (1 - unseen) * value + unseen * least)
         high = np.maximum(high, (1 - unseen) * value + unseen * most)
@@ -498,23 +471,19 @@ class LatentFit:
 
     @cached_property
     def missed(self) -> FloatArray:
-        """A share of the population for each refit that the sample misses."""
+        """For each refit, a share of the population that the sample misses."""
         size, seed = self.resampling.size, self.resampling.seed
         return unseen_draws(self._units, size, np.random.default_rng([seed, 1]))
 
     @property
     def _units(self) -> int:
-        """Number of groups, or of items with a valid answer if there are no groups."""
         grouped = self.resampling.groups is not None
         return self.resampling.units if grouped else self.items - self.unanswered
 
     @property
     def invalid_bound(self) -> float:
-        """The most by which ``ece`` could differ if every invalid answer had been valid.
-
-        An item with an invalid answer contributes its expectation. Its true contribution differs from that by
-        at most one item's weight, in at most two bins.
-        """
+        """The most by which ``ece`` could differ if every invalid answer had been valid."""
+        # an item's expected contribution is off by at most its weight, in at most two bins
         return min(1.0, 2 * min(self.invalid, self.items) / self.items)
 
     @property
@@ -541,18 +510,16 @@ class LatentFit:
 
 
 class GivenFit(LatentFit):
-    """A fit in which the label is whether the answer given is right, and f the confidence in that answer."""
+    """A fit in which the label is whether the given answer is right, and f the confidence in it."""
 
     @staticmethod
     def accuracy_of(tables: FloatArray) -> FloatArray:
-        """The share of right answers."""
         return of.prevalence(tables)
 
     @property
     def overconfidence(self) -> Estimate:
-        """Mean confidence in the given answer minus the share of correct answers."""
         return self.leaning
 
     def findings(self, *, brief: bool = False) -> Findings:
-        """Everything that a result shows; no answer is the positive one that a model could lean to."""
+        """Everything that a result shows, without ``leaning``: no answer is the positive one."""
         return replace(super().findings(brief=brief), leaning=NOTHING)

@@ -1,9 +1,8 @@
 """`latent`: estimates the distribution of the hidden log-odds given the label (METHOD 4 to 6).
 
-Each answer is a censored (threshold) or noisy (sampled) reading of an item's log-odds. One likelihood takes
-any mixture of them, with any number of queries per item. With more than two answers, tests of the margin and
-other queries together show the excess, by which margin and log-odds differ; its posterior is approximated by
-a normal distribution around its mode, found on a lattice, and a fit at each of five points stands for it.
+Each answer is a censored (threshold) or noisy (sampled) reading of an item's log-odds; one likelihood takes
+any mixture of them. With more than two answers, the posterior of the excess is approximated by a normal
+distribution around its mode, and a fit at each of five points stands for it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def latent(
     Parameters
     ----------
     labels : array_like of 0/1, shape (queries,)
-        The label of the item that each query asked.
+        The label of each query's item.
     shifts : array_like, shape (queries,)
         The shift ``b`` added to the positive answer.
     answers : array_like, shape (queries,)
@@ -60,18 +59,17 @@ def latent(
     temperatures : array_like or float
         0 for a threshold query, positive for a sampled one.
     items : array_like, optional
-        The item that each query asked (any names); by default each query asks a different item.
+        The item of each query, by any name; by default each query asks a different item.
     groups : array_like, optional
         The group of each query's item; intervals then resample groups, and the p-value allows for them.
     counts : array_like, optional
         Number of items that each query's item stands for; see ``blindcal.Counts``. Not with ``groups``.
     bounds : array_like, shape (queries, 2), optional
-        Two log-odds between which the endpoint's own probabilities show an item's to be; NaN for answers
-        that show none. An answer with bounds is read by these alone.
+        Bounds on the log-odds from probabilities that the endpoint shows, used instead of the answer, or NaN.
     jitter : float
         Standard deviation of the endpoint's noise on the log-odds of threshold queries.
     flip_rate : float
-        Share of the threshold answers that are the opposite of what the log-odds say, at random; below 1/2.
+        Share of threshold answers that are reversed at random; below 1/2.
     bins : int
         Number of bins of the ECE; ``LatentFit.at`` gives the same fit with other bins.
     level : float
@@ -129,15 +127,7 @@ def latent(
 def fit_problem(
     problem: Problem, *, bins: int = 5, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> LatentFit:
-    """The fit of a problem; its intervals include those of fits for the other plausible noise.
-
-    With more than two answers it is a fit of the answers given: of right and of wrong ones.
-
-    Raises
-    ------
-    NotIdentifiedError
-        If there is nothing to fit.
-    """
+    """Fit a problem; intervals include those of fits for the other plausible noise."""
     refits = checks.whole(resamples, "resamples", 0)
     if refits == 1:
         raise InputError("resamples: must be 0 or at least 2, got 1")
@@ -153,7 +143,6 @@ def fit_problem(
 
 
 def _fit(problem: Problem, noise: Noise, bins: int, level: float, resamples: int, seed: int) -> LatentFit:
-    """The fit for one value of the noise."""
     if problem.excess is None:
         problem = replace(problem, excess=excess_of(problem, noise))
     excess = problem.excess if problem.hard.any() else None
@@ -177,7 +166,6 @@ def _fit(problem: Problem, noise: Noise, bins: int, level: float, resamples: int
 
 
 def _check_answered(problem: Problem) -> None:
-    """Raise `NotIdentifiedError` if no reading tells anything."""
     rows = problem.readings
     valid = rows.answers != INVALID
     if problem.given is not None:
@@ -200,10 +188,7 @@ _LEAST_CURVATURE = 0.2  # of the log-posterior, where it looks flat or bends the
 
 
 def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> ExcessPosterior | None:
-    """What the readings say about the excess; ``None`` if no margin was tested: it does not matter then.
-
-    ``roughly`` is good enough to choose the next queries.
-    """
+    """The posterior of the excess, ``roughly`` to choose queries; ``None`` if no margin was tested."""
     if problem.choices is None or not problem.hard.any():
         return None
     choices = problem.choices[problem.items]
@@ -212,7 +197,6 @@ def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> Exces
 
 
 def _find_excess(reading: Callable[[Excess], Patterns], *, roughly: bool) -> ExcessPosterior:
-    """Find the posterior of the excess; ``reading`` gives the patterns for one value of it."""
     start = last = working_mode(reading(Excess(*_PRIOR)))
     margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
     centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())

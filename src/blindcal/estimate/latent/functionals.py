@@ -1,7 +1,6 @@
 """Quantities computed from a joint table of (label, hidden log-odds) (METHOD 4).
 
-Tables have shape (..., 2 * CELLS), label 0 first, and sum to one. Every function works on stacks of tables,
-so a thousand resamples cost little more than one.
+Every function works on stacks of tables of shape (..., 2 * CELLS), label 0 first, that sum to one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from blindcal.records import FloatArray
 
 
 def by_label(table: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The halves of a table for negative and for positive labels."""
     return table[..., :CELLS], table[..., CELLS:]
 
 
@@ -29,7 +27,6 @@ def gaps(table: FloatArray, bins: int) -> FloatArray:
 
 
 def ece(table: FloatArray, bins: int) -> FloatArray:
-    """Binned expected calibration error."""
     return np.asarray(np.abs(gaps(table, bins)).sum(axis=-1))
 
 
@@ -53,10 +50,7 @@ def brier(table: FloatArray) -> FloatArray:
 def log_loss(
     table: FloatArray, of_negatives: FloatArray = MID_S, of_positives: FloatArray = MID_S
 ) -> FloatArray:
-    """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13.
-
-    The cells may stand for other log-odds than their middle, for each label.
-    """
+    """Mean negative log-likelihood of the labels; by default log-odds beyond ±12 count as ±13."""
     negative, positive = by_label(table)
     losses = np.logaddexp(0, of_negatives), np.logaddexp(0, -of_positives)
     return np.asarray((negative * losses[0] + positive * losses[1]).sum(axis=-1))
@@ -72,12 +66,10 @@ def auroc(table: FloatArray) -> FloatArray:
 
 
 def prevalence(table: FloatArray) -> FloatArray:
-    """Share of positive labels."""
     return np.asarray(table[..., CELLS:].sum(axis=-1))
 
 
 def mean_confidence(table: FloatArray) -> FloatArray:
-    """Mean probability of the positive answer."""
     negative, positive = by_label(table)
     return np.asarray(((negative + positive) * MID_P).sum(axis=-1))
 
@@ -89,7 +81,7 @@ def curve(table: FloatArray) -> FloatArray:
 
 
 def decided_positive(table: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Shares of false and true positives if decisions are ``f >= EDGES_P[j]``, each of shape (..., CELLS)."""
+    """Shares of false and true positives of the decisions ``f >= EDGES_P[j]``."""
     negative, positive = by_label(table)
     return (
         np.asarray(np.cumsum(negative[..., ::-1], axis=-1)[..., ::-1]),

@@ -2,17 +2,10 @@
 
     log density(s) = smooth,        logit P(Y = 1 | s) = s + h(s)
 
-Both are splines with a roughness prior. The smoothest densities are exp(a s + b s^2 + c log cosh(s/2)), which
-includes Gaussians, beta-distributed f and two modes. The smoothest links are an intercept and a slope (Platt
-scaling), and ``h = 0`` is perfect calibration. The marginal likelihood of the answers (Laplace approximation)
-weights the degrees of smoothness, and the fits are averaged.
-
-A smooth density holds no ties: many items may have exactly the same log-odds, above all no doubt at all (0 or
-1) or no preference (1/2, where rounded logits meet; an endpoint may break these ties either way). So some of
-the fits let these cells stand out.
-
-Estimates are joint tables over (label, cell). Refits to resampled counts reuse the factored curvature of the
-fit, so each step is a few matrix products shared by all resamples.
+Both are splines with a roughness prior. The smoothest densities, exp(a s + b s^2 + c log cosh(s/2)), include
+Gaussians, beta-distributed f and two modes; the smoothest links are an intercept and a slope (Platt scaling),
+and ``h = 0`` is perfect calibration. Fits of several smoothnesses are averaged by marginal likelihood
+(Laplace); in some, the cells of 0, 1/2 and 1, where many items may tie exactly, stand out of the density.
 """
 
 from __future__ import annotations
@@ -52,28 +45,25 @@ _TIED = (0, HALF - 1, HALF, CELLS - 1)  # cells that may stand out of the smooth
 _TIES_SD = 2.5  # prior of the log of the factor by which they do, in the fits that let them
 _HELD = 1e10  # precision of a coefficient that is held at zero
 
-# Evidence finds one smoothness for the whole density, and few answers show little roughness. But real ones
-# are smooth in one place and rough in another. So refits are rougher than the fit: their roughness variance
-# is 10 times that of the fit, and at least 0.1; the fits of large score sets have 0.1 to 10. Chosen on the
-# score sets to choose on (bench/study.py).
+# Evidence picks one smoothness for the whole density, and few answers show little roughness, but real
+# densities are smooth in one place and rough in another. So refits have 10 times the roughness variance of
+# the fit, and at least 0.1; fits of large score sets have 0.1 to 10. Chosen by bench/study.py.
 _ROUGHER, _LEAST_ROUGH = 10.0, 0.1
 _REFITTED = 8  # most modes that are refitted: the likeliest
 
 
 @dataclass(frozen=True)
 class _Splines:
-    """Design matrices whose columns have independent priors: first the vague ones, then unit roughness."""
+    """Design matrices whose columns have independent priors: first vague ones, then unit roughness."""
 
     density: FloatArray
     link: FloatArray
 
     @property
     def rough(self) -> slice:
-        """The coefficients of the density's roughness."""
         return slice(_VAGUE, self.density.shape[1] - len(_TIED))
 
     def precision(self, density: float, link: float, line: float = 1.0, *, ties: bool = False) -> FloatArray:
-        """Prior precision of each coefficient, from the two roughness variances and the scale of the line."""
         vague, straight = np.full(_VAGUE, _NULL_SD_DENSITY**-2.0), np.power(np.multiply(_LINE_SD, line), -2.0)
         return np.concatenate(
             [
@@ -94,7 +84,7 @@ def _knots(count: int) -> FloatArray:
 
 
 def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
-    """Cubic splines that a penalty on the derivative of this ``order`` affects, scaled to unit roughness."""
+    """Cubic splines that a penalty on this derivative affects, scaled to unit roughness."""
     from scipy.interpolate import BSpline  # slow to import, and needed only for a fit
 
     padded = np.concatenate([np.repeat(knots[0], 3), knots, np.repeat(knots[-1], 3)])
@@ -110,8 +100,8 @@ def _spline_columns(knots: FloatArray, order: int) -> FloatArray:
 
 @lru_cache(maxsize=1)
 def _splines() -> _Splines:
-    # Freeing one large block makes glibc keep freed memory up to that size. Otherwise it returns large arrays
-    # to the system at once, and requesting them again takes more than half the time of a fit.
+    # Freeing one large block makes glibc keep freed memory up to that size; returning large arrays to the
+    # system and requesting them again takes more than half the time of a fit.
     np.empty(1 << 24, np.uint8)
     x = MID_S / 4
     return _Splines(
@@ -174,8 +164,6 @@ class Mode:
 
 @dataclass(frozen=True)
 class _Local:
-    """Penalised likelihood at one point: value, gradient, curvature and posterior counts per cell."""
-
     value: float
     gradient: FloatArray
     information: FloatArray
@@ -184,10 +172,7 @@ class _Local:
     expected_counts: FloatArray
 
     def curvature(self, counts: FloatArray, precision: FloatArray) -> FloatArray:
-        """The observed information if it is positive definite, else the score products, which always are.
-
-        The likelihood need not be concave far from its mode or in directions that only the prior determines.
-        """
+        """The observed information, or the products of scores where it is not positive definite."""
         try:
             np.linalg.cholesky(self.information)
         except np.linalg.LinAlgError:
@@ -243,10 +228,7 @@ def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Loc
 def find_mode(
     patterns: Patterns, precision: FloatArray, start: Mode | None = None, *, enough: float = SETTLED
 ) -> Mode:
-    """Maximise the penalised likelihood by Newton's method with step halving.
-
-    It stops if a step promises a gain below ``enough``, and can start from the mode under another prior.
-    """
+    """Maximise the penalised likelihood by Newton's method, until a step promises less than ``enough``."""
     if start is None:
         theta = np.zeros(precision.size)
         theta[1] = -0.3  # a broad Gaussian
@@ -258,7 +240,7 @@ def find_mode(
 def find_modes(
     patterns: Patterns, precisions: Sequence[FloatArray], starts: Sequence[Mode], *, enough: float = SETTLED
 ) -> list[Mode]:
-    """As `find_mode`, for several priors at once: faster, since only the last steps need the curvature."""
+    """As `find_mode`, for several priors at once: faster, as only the last steps need the curvature."""
     if not precisions:
         return []
     moved = [_moved(patterns, precision, start) for precision, start in zip(precisions, starts, strict=True)]
@@ -278,7 +260,6 @@ def find_modes(
 
 
 def _settled(patterns: Patterns, precision: FloatArray, theta: FloatArray, enough: float) -> Mode:
-    """The mode that Newton's method with step halving finds from ``theta``."""
     local = _local(patterns, theta, precision)
     for _ in range(60):
         information = local.curvature(patterns.counts, precision)
@@ -309,10 +290,6 @@ def _settled(patterns: Patterns, precision: FloatArray, theta: FloatArray, enoug
 
 
 def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> tuple[FloatArray, FloatArray]:
-    """One Newton step from the mode under another prior, where only the prior's change has a gradient.
-
-    Also the curvature to continue with.
-    """
     change = precision - start.precision
     information = start.information + np.diag(change)
     if np.linalg.eigvalsh(information)[0] > 0:
@@ -341,10 +318,7 @@ class Ensemble:
 
 
 def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
-    """Search the prior variances by evidence, from the middle of their range, and keep all plausible modes.
-
-    ``enough`` as in :func:`find_mode`.
-    """
+    """Search the prior variances by evidence, and keep all plausible modes."""
 
     def prior(place: tuple[int, ...], line: float = 1.0, *, ties: bool = False) -> FloatArray:
         density, link = (_STEP**decade for decade in place)
@@ -378,7 +352,6 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
 
 
 def roughened(patterns: Patterns, ensemble: Ensemble) -> Ensemble:
-    """The likeliest modes of an ensemble with a rougher density, for refits."""
     kept, rough = np.argsort(-ensemble.weights)[:_REFITTED], _splines().rough
     starts = [ensemble.modes[which] for which in kept]
     priors = [mode.precision.copy() for mode in starts]
@@ -390,7 +363,6 @@ def roughened(patterns: Patterns, ensemble: Ensemble) -> Ensemble:
 
 
 def _kept(modes: list[tuple[tuple[int, ...], Mode]]) -> list[tuple[tuple[int, ...], Mode]]:
-    """The modes with more than a thousandth of the total evidence."""
     evidence = np.array([mode.evidence for _, mode in modes])
     weights = np.exp(evidence - evidence.max())
     return [each for each, kept in zip(modes, weights > 1e-3 * weights.sum(), strict=True) if kept]
@@ -402,17 +374,14 @@ def working_table(patterns: Patterns) -> FloatArray:
 
 
 def working_mode(patterns: Patterns, start: Mode | None = None) -> Mode:
-    """A fit of one smoothness, good enough to compare readings of the same answers by their evidence."""
+    """A fit of one smoothness, good enough to compare readings of the same answers by evidence."""
     return find_mode(patterns, _splines().precision(0.1, 0.1), start, enough=_ENOUGH)
 
 
 def refit(
     patterns: Patterns, modes: tuple[Mode, ...], which: IntArray, counts: FloatArray, centres: FloatArray
 ) -> FloatArray:
-    """Refit modes to other counts and prior centres, as tables of shape (resamples, 2 * CELLS).
-
-    Each starts from its mode, and stops when less than ``_ENOUGH`` log-likelihood units are left to gain.
-    """
+    """Refit modes to other counts and prior centres, as tables of shape (resamples, 2 * CELLS)."""
     whiten = np.array([_whitening(mode.information) for mode in modes])[which]
     precision = np.array([mode.precision for mode in modes])[which]
     theta = np.array([mode.theta for mode in modes])[which]
@@ -421,12 +390,11 @@ def refit(
 
 
 def _whitening(information: FloatArray) -> FloatArray:
-    """Coordinates in which a curvature is the identity."""
     return np.asarray(np.linalg.inv(np.linalg.cholesky(information)))
 
 
 class _Climbing:
-    """The state of the likelihoods that are still being maximised; ``which`` of all they are."""
+    """The likelihoods still being maximised; ``which`` are their numbers among all."""
 
     def __init__(
         self,
@@ -445,7 +413,6 @@ class _Climbing:
         self.value, self.residual = np.empty(len(theta)), np.empty(theta.shape)
 
     def of(self, some: BoolArray) -> _Climbing:
-        """Some of them."""
         rest = (array[some] for array in (self.theta, self.precision, self.counts, self.centres, self.whiten))
         made = _Climbing(self.which[some], *rest)
         made.inverse, made.scale = self.inverse[some], self.scale[some]
@@ -475,11 +442,7 @@ def _maximised(
     whiten: FloatArray,
     enough: float,
 ) -> FloatArray:
-    """The coefficients that maximise several penalised likelihoods, by the BFGS method from ``theta``.
-
-    All are maximised at once. Each starts in coordinates where its curvature is near the identity, and learns
-    the curvature from its steps. It stops when less than ``enough`` is left to gain.
-    """
+    """Maximise several penalised likelihoods at once, by BFGS in the coordinates of ``whiten``."""
     maxima = theta.copy()
     now = _Climbing(np.arange(len(theta)), theta, precision, counts, centres, whiten)
     now.value, gradient = _climb(patterns, precision, now.counts, centres, theta)
@@ -510,7 +473,6 @@ def _maximised(
 def _climb(
     patterns: Patterns, precision: FloatArray, counts: FloatArray, centres: FloatArray, theta: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Value and gradient of the penalised likelihood of each resample."""
     x = _splines()
     tables = _tables(theta, patterns.axis)
     mass = patterns.mass(tables.joint)

@@ -1,9 +1,4 @@
-"""Operating points, and the choice of the threshold to deploy.
-
-A decision "positive iff f >= t" has a precision, a recall, an accuracy, a share of positive decisions and,
-for given costs of the two errors, an expected cost. All follow from the population's table. Their intervals
-follow from its resampled refits, widened by the unseen share.
-"""
+"""Operating points, and the choice of the threshold to deploy."""
 
 from __future__ import annotations
 
@@ -26,10 +21,9 @@ from blindcal.estimate.latent.functionals import decided_positive, prevalence
 from blindcal.estimate.uncertainty import draw_quantile, percentile_interval
 from blindcal.records import Estimate, FloatArray, IntArray
 
-_RARE = 1e-3  # a threshold with a lower recall than this is not worth deploying
+_RARE = 1e-3  # the least recall of a threshold that is deployed
 
-#: A threshold qualifies with a confidence only if this many answers lie beyond it; with fewer, the smoothness
-#: of the fit decides what happens there.
+#: Answers that must lie beyond a threshold for a guarantee; with fewer, the smoothness of the fit decides.
 TESTED = 30
 
 #: Thresholds that can be deployed: the inner edges, each with a finite shift.
@@ -59,12 +53,10 @@ class Rates:
 
     @property
     def accuracy(self) -> FloatArray:
-        """Share of decisions that are right."""
         return self.true_positive + (1 - self.positives) - self.false_positive
 
     @property
     def positive_rate(self) -> FloatArray:
-        """Share of decisions that are positive."""
         return self.true_positive + self.false_positive
 
     @property
@@ -79,19 +71,16 @@ class Rates:
         return _share(right, right + self.false_negative)
 
     def cost(self, cost_fp: float, cost_fn: float) -> FloatArray:
-        """Expected cost per decision."""
         return cost_fp * self.false_positive + cost_fn * self.false_negative
 
     def estimates(self, quantity: RateFunction) -> tuple[Estimate, ...]:
-        """A quantity at each threshold, without intervals."""
         return tuple(Estimate(finite(value)) for value in quantity(self))
 
     def at(self, places: IntArray) -> Rates:
-        """The rates at some of the thresholds."""
         return Rates(self.true_positive[..., places], self.false_positive[..., places], self.positives)
 
     def joined_each_way(self, share: float | FloatArray) -> list[Rates]:
-        """The rates if a ``share`` of the population had one label and one decision, for each of the four."""
+        """The rates if a ``share`` of the population had one label and one decision, each of the four."""
         rest = 1 - share
         return [
             Rates(
@@ -103,7 +92,7 @@ class Rates:
         ]
 
     def without_unshown(self, shown: BoolArray) -> list[Rates]:
-        """The rates if there were no decisions of the kinds that are not ``shown``, singly and together."""
+        """The rates without decisions of the kinds not ``shown``, singly and together."""
         true_positive, false_positive, false_negative, true_negative = shown
         fewer_right = np.where(true_positive, self.true_positive, 0.0)
         more_right = np.where(false_negative, self.true_positive, self.positives)
@@ -126,12 +115,10 @@ QUANTITIES: dict[str, RateFunction] = {
 
 @dataclass(frozen=True, slots=True)
 class ChosenThreshold:
-    """A threshold to deploy and its operating point.
+    """A threshold to deploy and its operating point, whose ``shift`` makes a greedy endpoint decide by it.
 
-    ``threshold`` is the chosen one; its interval is for the threshold that the population's true rates would
-    choose. ``point`` is the operating point of *this* threshold. Its ``shift`` (b = -logit(threshold)), added
-    to the positive answer, makes a greedy endpoint take this decision in one query. ``confidence`` is the
-    probability that the threshold meets the goal; ``None`` if only the estimate says so.
+    The interval of ``threshold`` is for the one that the population's true rates would choose. ``confidence``
+    is the probability that the goal is met; ``None`` if only the estimate says so.
     """
 
     threshold: Estimate
@@ -143,7 +130,6 @@ class ChosenThreshold:
 def operating_points(
     thresholds: FloatArray, shifts: FloatArray, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
 ) -> tuple[OperatingPoint, ...]:
-    """Operating points of some thresholds; ``estimates`` gives a quantity at each of them."""
     columns = {name: estimates(quantity) for name, quantity in QUANTITIES.items()}
     return tuple(
         OperatingPoint(float(t), 0.0 + float(b), **{name: column[k] for name, column in columns.items()})
@@ -154,25 +140,22 @@ def operating_points(
 def cost_curve(
     cost_fp: float, cost_fn: float, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
 ) -> CostCurve:
-    """The expected cost at each threshold of ``estimates``."""
     return CostCurve(cost_fp, cost_fn, estimates(lambda rates: rates.cost(cost_fp, cost_fn)))
 
 
 def decision_rates(tables: FloatArray) -> Rates:
-    """The rates at every threshold of the grid."""
     false_positive, true_positive = decided_positive(tables)
     return Rates(true_positive[..., 1:], false_positive[..., 1:], prevalence(tables)[..., None])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """The population's rates, those of its refits, and the unseen share.
+    """The population's rates, those of its refits, and what the answers do not show.
 
-    ``unseen(tail)`` is the largest share of the population that the sample misses with probability ``tail``.
-    ``tested`` is the number of answers beyond each threshold, on its side of 1/2. ``missed`` is a share for
-    each refit that the sample misses. ``shown`` has a row per kind (true and false positives, false and true
-    negatives) and says whether the answers show such decisions, if that is known. Bounds include those of
-    ``others``, the same decisions if the noise is another plausible one.
+    ``unseen(tail)`` is the largest share of the population that the sample misses with this probability,
+    ``missed`` such a share per refit. ``tested`` counts answers beyond each threshold. ``shown`` says whether
+    they show true and false positives, false and true negatives (rows). Bounds include those of ``others``,
+    for other noise.
     """
 
     rates: Rates
@@ -184,7 +167,7 @@ class Decisions:
     others: tuple[Decisions, ...] = ()
 
     def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
-        """Bounds at each threshold; the quantity is outside each bound with probability ``tail`` at most."""
+        """Bounds at each threshold; the quantity is outside each with probability ``tail`` at most."""
         drawn = self.drawn.joined_each_way(self.missed[:, None])
         each = [quantity(rates) for rates in drawn]
         low = np.min([draw_quantile(x, tail) for x in each], axis=0)
@@ -193,7 +176,6 @@ class Decisions:
         return _outer(ends, [other.ends(quantity, tail) for other in self.others])
 
     def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
-        """The quantity at each threshold with its interval."""
         ends = self.ends(quantity, (1 - level) / 2)
         return tuple(
             Estimate(finite(value), finite(low), finite(high), level)
@@ -201,11 +183,7 @@ class Decisions:
         )
 
     def next_right(self, decisions: int, level: float) -> tuple[FloatArray, FloatArray]:
-        """Bounds at each threshold for the share of the next ``decisions`` positive decisions that are right.
-
-        They add the binomial noise of these decisions to the uncertainty of the audit, by mixing over the
-        refits.
-        """
+        """Bounds for the share of the next ``decisions`` positive ones that will be right."""
         tail = (1 - level) / 2
         precision = self.drawn.precision
 
@@ -221,7 +199,6 @@ class Decisions:
         return _outer(ends, [other.next_right(decisions, level) for other in self.others])
 
     def at(self, places: IntArray) -> Decisions:
-        """The decisions at some of the thresholds."""
         rates, drawn = self.rates.at(places), self.drawn.at(places)
         shown = None if self.shown is None else self.shown[:, places]
         others = tuple(other.at(places) for other in self.others)
@@ -230,11 +207,7 @@ class Decisions:
     def _widened(
         self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Widen bounds to the quantity's extremes over what the answers do not show.
-
-        The unseen share may have one label and one decision, and kinds of decisions that no answer shows may
-        not exist.
-        """
+        """Widen bounds to the extremes over the unseen share and decisions that no answer shows."""
         possible = self.rates.joined_each_way(self.unseen(tail))
         if self.shown is not None:
             possible += self.rates.without_unshown(self.shown)
@@ -266,7 +239,7 @@ def choose_threshold(
     max_shift: float = np.inf,
     least: float = 0.0,
 ) -> ChosenThreshold:
-    """Choose the threshold, from ``least`` up, for exactly one of: a precision, a recall, a pair of costs."""
+    """Choose the threshold, from ``least`` up, for one of: a precision, a recall, a pair of costs."""
     if (cost_fp is None) != (cost_fn is None):
         raise InputError("cost_fp, cost_fn: give both or none")
     costs = None if cost_fp is None or cost_fn is None else check_costs(cost_fp, cost_fn)
@@ -284,7 +257,6 @@ def choose_threshold(
     tail = None if confidence is None or costs is not None else 1 - confidence
 
     def place(rates: Rates, reaches: BoolArray) -> IntArray:
-        """Index of the chosen threshold per table, -1 if none qualifies."""
         if costs is not None:
             return np.asarray(np.argmin(rates.cost(*costs), axis=-1))
         if precision is not None:
@@ -334,13 +306,11 @@ def _no_threshold(
 
 
 def check_costs(cost_fp: float, cost_fn: float) -> tuple[float, float]:
-    """Return the two costs; an error if they are not positive numbers."""
     if not (0 < cost_fp < np.inf and 0 < cost_fn < np.inf):
         raise InputError(f"cost_fp, cost_fn: must be positive, got {cost_fp!r} and {cost_fn!r}")
     return cost_fp, cost_fn
 
 
 def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
-    """A part divided by the whole; NaN if the whole is practically zero."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(whole > 1e-12, part / whole, np.nan)

@@ -1,7 +1,6 @@
 """Differences between two fits with intervals, paired if the fits share items.
 
-Shared items are resampled together: a resample that contains an item twice contains it twice for both fits.
-Effects of hard items and of the labels, which both fits share, then cancel in the difference, as in the data.
+Shared items are resampled together, so that effects of hard items and of labels cancel in the difference.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ _DRAWS = 300  # most joint refits: they only estimate a correlation
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A quantity in two fits, and its difference (second minus first).
-
-    ``correlation`` is that of the errors of the two estimates: the closer to 1, the more pairing gains.
-    """
+    """A quantity in two fits, its difference (second minus first), and the correlation of their errors."""
 
     quantity: str
     first: Estimate
@@ -44,14 +40,10 @@ def differences(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Difference, ...]:
-    """Subtract the first fit's quantities from the second's, with intervals.
+    """Subtract the first fit's quantities from the second's, with intervals (Zou and Donner's MOVER, 2008).
 
-    ``units`` are the unit (an item or a group) of each item of each fit; equal numbers are the same unit.
-    Without them, the fits are independent. Each interval [l, u] around its estimate is combined with
-    the correlation r of the joint refits (Zou and Donner's MOVER, 2008): the lower end of second - first lies
-    ``sqrt(a^2 + b^2 - 2 r a b)`` below it, with a = second - l_second and b = u_first - first. The interval
-    of a difference thus inherits what the two intervals account for: the bias of an ECE near zero and the
-    unseen share. Quantities that are undefined because a fit lacks a label are left out.
+    ``units`` are the unit (an item or a group) of each item of each fit; without them the fits are
+    independent. Quantities that are undefined because a fit lacks a label are left out.
     """
     fraction(level, "level")
     whole(bins, "bins")
@@ -81,7 +73,6 @@ def differences(
 
 
 def _quantities(fit: LatentFit, bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
-    """The compared quantities, as functions of joint tables."""
     return {
         "ece": lambda tables: of.ece(tables, bins),
         "accuracy": fit.accuracy_of,
@@ -94,7 +85,6 @@ def _quantities(fit: LatentFit, bins: int) -> dict[str, Callable[[FloatArray], F
 def _jointly(
     first: LatentFit, second: LatentFit, units: tuple[IntArray, IntArray], seed: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Tables of both fits, refitted to the same resampled units."""
     count = 1 + int(max(each.max() for each in units))
     size = min(_DRAWS, first.resampling.size, second.resampling.size)
 

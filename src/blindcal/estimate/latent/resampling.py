@@ -34,11 +34,7 @@ class Alternative:
 
 @dataclass(frozen=True, eq=False)
 class Resampling:
-    """Refits of a fit to resampled items or groups; they are computed once, on first use.
-
-    ``groups`` is the group of each item. With ``size`` 0 there are no refits and no intervals. Part of the
-    refits is of the ``alternatives``.
-    """
+    """Refits to resampled items or ``groups`` of items, computed on first use; none with ``size`` 0."""
 
     patterns: Patterns
     ensemble: Ensemble
@@ -75,7 +71,7 @@ class Resampling:
 
     @cached_property
     def incidence(self) -> csr_array | None:
-        """Number of items with each pattern (columns) in each group (rows); ``None`` without groups."""
+        """Number of items per group (rows) and pattern (columns); ``None`` without groups."""
         if self.groups is None:
             return None
         return incidence(self.groups, int(self.groups.max()) + 1, self.patterns)
@@ -91,10 +87,9 @@ def resampled_tables(
 ) -> FloatArray:
     """Refit to resamples: a weighted-likelihood bootstrap with randomised priors.
 
-    Each draw resamples the items (or groups), draws the prior's centre from the prior, and draws the
-    smoothness by its evidence. In the Gaussian limit the draws have exactly the posterior's spread: sampling
-    noise where the answers decide, and the prior's width where they do not. The density of the refits is
-    rougher than that of the fit, because the answers do not show how smooth the population really is.
+    Each draw resamples items or groups, the prior's centre (from the prior) and the smoothness (by its
+    evidence). In the Gaussian limit the draws have exactly the posterior's spread. Their density is rougher
+    than that of the fit, because the answers do not show how smooth the population really is.
     """
     ensemble = roughened(patterns, ensemble)
     tables = np.empty((size, 2 * CELLS))
@@ -110,13 +105,12 @@ def resampled_tables(
 
 
 def of_items(patterns: Patterns) -> Resample:
-    """Draw items with replacement, independently of each other."""
     shares = patterns.counts / patterns.counts.sum()
     return lambda size, rng: rng.multinomial(int(patterns.n), shares, size=size).astype(np.float64)
 
 
 def of_units(incidence: csr_array) -> Resample:
-    """Draw units (groups of items) with replacement; the incidence has units as rows, patterns as columns."""
+    """Draw units (rows of the incidence) with replacement."""
     units = incidence.shape[0]
 
     def resample(size: int, rng: np.random.Generator) -> FloatArray:
@@ -127,5 +121,5 @@ def of_units(incidence: csr_array) -> Resample:
 
 
 def incidence(units: IntArray, count: int, patterns: Patterns) -> csr_array:
-    """Number of items with each pattern (columns) in each unit (rows); ``units`` is the unit of each item."""
+    """Number of items per unit (rows) and pattern (columns); ``units`` has one entry per item."""
     return csr_array((np.ones(units.size), (units, patterns.of_item)), shape=(count, len(patterns)))

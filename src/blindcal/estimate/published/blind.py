@@ -21,8 +21,7 @@ class BlindResult:
     ----------
     edges : array of shape (bins + 1,)
     gaps : array of shape (bins,)
-        Signed gaps Delta_m, positive where the model is overconfident in the positive answer. NaN if a
-        subset of the gap has no valid answer.
+        Signed gaps Delta_m, positive where the model is overconfident in the positive answer; NaN if unknown.
     subset_sizes : array of shape (bins,)
         Number of valid answers in each subset. Subset 1 is not asked: all its items count.
     invalid : int
@@ -99,8 +98,8 @@ def blind(
     ----------
     labels : array_like of 0/1, shape (n,)
     thresholds : array_like, shape (n,)
-        The threshold at which each item was asked, one of the edges ``0, 1/bins, ..., (bins-1)/bins``. Items
-        at 0 need no query: their indicator is 1, and their ``answers`` are ignored.
+        The threshold of each item: ``0, 1/bins, ...`` or ``(bins-1)/bins``. Items at 0 need no query: their
+        ``answers`` are ignored.
     answers : array_like, shape (n,)
         1 if ``f >= threshold`` (positive), 0 if not, and -1, NaN or None for an invalid answer.
     bins : int
@@ -109,8 +108,7 @@ def blind(
 
     References
     ----------
-    Plaud, Saillenfest, Labeau, Bonald, Waegeman, "Single-Query Black-Box Calibration Auditing via Logit
-    Bias" (2026).
+    Plaud et al., "Single-Query Black-Box Calibration Auditing via Logit Bias" (2026).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The baselines: each item's own answers as a probability, and findings at its face value (METHOD 3)."""
+"""The baselines: each item's own answers as a probability, and findings at face value (METHOD 3)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def flip_bounds(n: int, answered: AnswerTable) -> tuple[FloatArray, FloatArray]:
 
 
 def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findings:
-    """Everything that follows from probabilities if they are the model's own; NaN if an item has none."""
+    """Findings if these probabilities are the model's own; NaN for items without one."""
     known = np.isfinite(p)
     y, f = labels[known], p[known]
     binned = binned_ece(y, f, bins)
@@ -87,7 +87,7 @@ def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findin
 
 
 def half_gaps_at_face_value(labels: IntArray, p: FloatArray) -> tuple[FloatArray, FloatArray] | None:
-    """The signed gaps below and above 1/2, and their sampling covariance; ``None`` for a single item."""
+    """Signed gaps below and above 1/2, and their covariance; ``None`` for a single item."""
     known = np.isfinite(p)
     y, f = labels[known], p[known]
     each = (f - y)[:, None] * (bin_index(f, 2)[:, None] == np.arange(2))
@@ -101,7 +101,6 @@ def _bins(y: IntArray, f: FloatArray, gaps: FloatArray) -> tuple[Bin, ...]:
 
 
 def _rates(y: IntArray, f: FloatArray) -> Rates:
-    """The rates at `THRESHOLDS`, from counts of f in the bins between them."""
     where = bin_index(f, STEPS)
     shares = [np.bincount(where[y == label], minlength=STEPS) / y.size for label in (0, 1)]
     total = shares[1].sum()

@@ -1,8 +1,7 @@
 """The alarms of a stream of answers: endpoint, questions and calibration, and those of slices.
 
-Each alarm has its own e-process, so it may be looked at any time and says what changed. Slices are tested
-together: among those that are named, the expected share of false ones is at most the level (e-BH), and if
-nothing changed in any slice, the chance that one is ever named is at most the level too.
+Each alarm has its own e-process, so it may be looked at any time. Slices are tested together (e-BH): the
+level bounds the expected share of false ones among those named, and the chance of any if none changed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from blindcal.records import Estimate, FloatArray, IntArray
 AlarmName: TypeAlias = Literal["endpoint", "questions", "calibration"]
 
 OTHER_SLICES = "(others)"
-"""Where the items of slices beyond the highest number of them are counted."""
+"""The slice of items beyond the highest number of slices."""
 NO_SLICE = "(none)"
 """The slice of items without one."""
 _MOST_POINTS = 400
@@ -31,11 +30,11 @@ _MOST_POINTS = 400
 class Alarm:
     """An alarm: how strong the evidence is, and since when and in which direction something changed.
 
-    ``level`` is the highest chance that it is ever raised for nothing. It is raised once the e-value reaches
-    ``threshold``, and stays raised. ``log_evidence`` is the natural logarithm of the e-value now, and
-    ``strongest`` its highest value so far, after which of the ``observations`` it was ``raised_at``. Once it
-    is raised, ``since`` is the place in the stream (from 0; of an anchor query, for the endpoint) since when
-    the evidence speaks, and ``finding`` says what changed.
+    ``level`` is the highest chance of a false alarm. The alarm is raised once the e-value reaches
+    ``threshold``, and stays raised. ``log_evidence`` is the natural logarithm of the e-value now,
+    ``strongest`` its highest value, and ``raised_at`` the number of ``observations`` before the alarm. Once
+    it is raised, ``since`` is the likeliest place of the change in the stream (from 0; of an anchor query,
+    for the endpoint), and ``finding`` what changed.
     """
 
     name: AlarmName
@@ -56,10 +55,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Mean confidence minus the share of positive labels, among the items of a range of confidence.
-
-    The interval holds at all times at once. ``share`` is about which share of the items is in the range.
-    """
+    """Mean confidence minus the share of positive labels in a range; the interval holds at all times."""
 
     name: str
     gap: Estimate
@@ -87,9 +83,9 @@ class EvidencePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorState:
-    """The alarms of a stream so far; one that has nothing to be tested against is left out.
+    """The alarms of a stream so far; one with nothing to be tested against is left out.
 
-    The calibration is held against a limit of the ECE, ``max_ece``, or against the reference audit if that is
+    Calibration is tested against the limit ``max_ece`` of the ECE, or the reference audit if that is
     ``None``. Gaps are confidence sequences, against no reference.
     """
 
@@ -112,10 +108,7 @@ class MonitorState:
 
 
 class GameAlarm:
-    """An alarm under way: a game, its e-process, and the observations from which to date a change.
-
-    ``spent`` is the share of the level that allows for what the claim of the game leaves uncertain.
-    """
+    """An alarm under way; ``spent`` is the share of the level for what the claim leaves uncertain."""
 
     def __init__(self, name: AlarmName, game: Game, level: float, spent: float, **spaced: int) -> None:
         self.name, self.game, self.level = name, game, level
@@ -124,13 +117,11 @@ class GameAlarm:
         self._places: list[IntArray] = []
 
     def add(self, cells: IntArray, places: IntArray) -> None:
-        """Add observations by their cells in the game and their places in the stream."""
         self._cells.append(cells)
         self._places.append(places)
         self.process.add(self.game.log_factors[cells], places)
 
     def state(self, max_ece: float | None) -> Alarm:
-        """What the alarm says now."""
         process = self.process
         since = finding = None
         if process.raised_at is not None:
@@ -153,7 +144,6 @@ class GameAlarm:
         )
 
     def path(self) -> EvidencePath:
-        """The evidence so far, at a limited number of points."""
         path = self.process.path
         points = np.linspace(0, path.size - 1, min(path.size, _MOST_POINTS))
         shown = np.unique(points.round().astype(np.int64))
@@ -161,7 +151,7 @@ class GameAlarm:
 
 
 class SliceAlarms:
-    """The slices of a stream, at most ``most``: what comes after these is counted as one."""
+    """The slices of a stream, at most ``most``: later ones are counted as one."""
 
     def __init__(self, game: Game, most: int, level: float) -> None:
         self._game, self._most, self._level = game, most, level
@@ -179,7 +169,6 @@ class SliceAlarms:
         thresholds: FloatArray,
         answers: IntArray,
     ) -> None:
-        """Add labelled answers in their order, with their cells in the game."""
         owners = np.array([self._slice(name) for name in names])
         evidence = np.zeros((len(owners), self._most))
         for column, (name, process) in enumerate(self._processes.items()):
@@ -218,7 +207,7 @@ class SliceAlarms:
         return tuple(sorted(slices, key=lambda one: -one.log_evidence))
 
 
-#: What changed, by the alarm and the direction in which log-odds are shifted and stretched (-1, 0 or 1 each).
+#: What changed, by alarm and by the signs of the shift and the stretch of the log-odds.
 _WORDS: dict[AlarmName, dict[tuple[int, int], str]] = {
     "endpoint": {
         (-1, 0): "answers that were positive are negative now: the model leans to the negative answer",

@@ -1,29 +1,17 @@
 """Games: bets against a claim about a stream of answers, which do not win on average if the claim holds.
 
 An item is asked at a threshold t that is uniform on (0, 1), answers ``d = 1[f >= t]``, and may get a label Y.
-A game has several bets. Each has a table of gains by the bin of t, by d and by Y, whose mean is at most 0
-under the claim, whatever the distribution of f (METHOD 11, docs/method.md section 9). The claims:
+Each bet has a table of gains by the bin of t, d and Y, whose mean is at most 0 under the claim, whatever the
+distribution of f (METHOD 11, docs/method.md section 9). The claims:
 
-- *calibration*: E[Y|f] is a given curve c, for perfect calibration c(f) = f. A function with slope c' in each
-  bin is measured without bias by ``c(0) + d c'(t)``, so ``c(0) + d c'(t) - Y`` has mean zero: calibration in
-  the large. Other bets are likelihood ratios, which also see gaps of opposite sign.
+- *calibration*: E[Y|f] is a given curve c. Then ``c(0) + d c'(t) - Y`` has mean zero, which is calibration in
+  the large. Likelihood ratios also see gaps of opposite sign.
 - *questions*: a given share of the answers at each threshold is positive. The bets are likelihood ratios.
 - *anchors*: a repeated query is answered wrongly with at most a given probability.
 
-The best bet against a curve, if answers and labels have another law Q, is the likelihood ratio of Q and the
-closest law that the claim allows (the reverse information projection). Q is one of a few fixed alternatives:
-some distributions of f, and a curve whose log-odds are shifted or stretched. The closest law is computed by
-iteration; the ratio is then divided by its highest mean, so that its mean is at most 1 exactly, however well
-the iteration has converged.
-
-A gain also pays for what the claim leaves open: a band around the curve, a mean deviation, and the known
-noise of the answers, in proportion to how much the gain depends on the label. The stakes are fixed in
-advance, so the wealth is a product over the items, whose order does not matter.
-
-References
-----------
-Grünwald, de Heide & Koolen, Safe testing, JRSS B 86 (2024). Larsson, Ramdas & Ruf, The numeraire e-variable
-and reverse information projection, Annals of Statistics 53 (2025).
+Ratios are of a fixed alternative and the closest law that the claim allows (Grünwald, de Heide & Koolen, JRSS
+B 86, 2024; Larsson, Ramdas & Ruf, Annals of Statistics 53, 2025), divided by their highest mean. Gains also
+pay for what the claim leaves open: a band around the curve, a mean deviation, and known noise.
 """
 
 from __future__ import annotations
@@ -39,7 +27,6 @@ from scipy.special import expit, logit, ndtr
 from blindcal.records import FloatArray, IntArray, Noise
 
 BINS = 60
-"""Bins of the threshold."""
 EDGES: FloatArray = np.linspace(0, 1, BINS + 1)
 IN_THE_LARGE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Stakes on a bet that is linear in the gap, as shares of the highest possible loss."""
@@ -71,16 +58,16 @@ LABEL_DISTORTIONS = tuple(
     Distortion(*pair)
     for pair in ((0.7, 1), (-0.7, 1), (0, 0.3), (0, 0.65), (0, 1.5), (0.7, 0.5), (-0.7, 0.5))
 )
-"""How labels may be distributed instead: more or fewer positive ones, more or less clear-cut, or both."""
+"""Alternatives for labels: more or fewer positive ones, more or less clear-cut, or both."""
 QUESTION_DISTORTIONS = tuple(
     Distortion(*pair) for pair in ((0.5, 1), (-0.5, 1), (1.5, 1), (-1.5, 1), (0, 0.6), (0, 1.6))
 )
-"""How the log-odds of the confidences may have changed."""
+"""Alternatives for the log-odds of the confidences."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bet:
-    """The gains of the cells, the share of the wealth that is bet, and what it means if the bet wins."""
+    """The gains of the cells, what it means if the bet wins, and the share of the wealth that is bet."""
 
     gains: FloatArray
     means: Distortion
@@ -99,7 +86,7 @@ class Game:
 
     @cached_property
     def log_factors(self) -> FloatArray:
-        """What an observation in each cell (rows) multiplies each stake (columns) by, as logarithms."""
+        """Logarithm of the factor by which each cell (rows) multiplies each stake (columns)."""
         columns = []
         for bet in self.bets:
             most = max(-float(bet.gains.min()), _LEAST_LOSS)
@@ -108,12 +95,10 @@ class Game:
 
 
 def question_cells(thresholds: FloatArray, answers: IntArray) -> IntArray:
-    """The cell of each answer: by bin of the threshold, and answer."""
     return 2 * np.minimum((thresholds * BINS).astype(np.int64), BINS - 1) + answers
 
 
 def calibration_cells(labels: IntArray, thresholds: FloatArray, answers: IntArray) -> IntArray:
-    """The cell of each labelled answer: by bin of the threshold, answer and label."""
     return 2 * question_cells(thresholds, answers) + labels
 
 
@@ -129,9 +114,9 @@ def anchor_cells(above: IntArray, wrong: IntArray) -> IntArray:
 class CurveClaim:
     """The claim that the reliability curve is ``curve`` at the `EDGES` of the bins, and linear between them.
 
-    It may be off by ``width`` there, times a factor for each table of gains, of which the first is
-    calibration in the large; ``allowance`` is a mean deviation that is allowed on top, as by a limit of the
-    ECE. Answers may be noisy, and thresholds whose log-odds are beyond ``max_shift`` are asked there.
+    It may be off by ``width``, times a factor for each table of gains (calibration in the large first);
+    ``allowance`` is a further mean deviation, as by a limit of the ECE. Thresholds whose log-odds are beyond
+    ``max_shift`` are asked there.
     """
 
     curve: FloatArray = field(default_factory=EDGES.copy)
@@ -143,7 +128,6 @@ class CurveClaim:
 
     @cached_property
     def game(self) -> Game:
-        """The bets against the claim."""
         ratios, meanings = likelihood_ratios(self.curve)
         tables = np.concatenate([self.in_the_large, -self.in_the_large, ratios - 1])
         factors = np.ones(1 + len(ratios)) if self.factors is None else self.factors
@@ -161,7 +145,6 @@ class CurveClaim:
         return np.asarray(self.curve[0] + slopes[:, None, None] * _ANSWERS - np.array([[0.0, 1.0]]))[None]
 
     def _slack(self, tables: FloatArray, factors: FloatArray) -> FloatArray:
-        """What each table pays for the band and the allowance."""
         dependence = np.abs(label_dependence(tables))
         paid = self.allowance * dependence.max(axis=1)[:, None, None, None]
         band = factors[:, None] * self.width * dependence
@@ -170,10 +153,7 @@ class CurveClaim:
 
 
 def likelihood_ratios(curve: FloatArray) -> tuple[FloatArray, tuple[Distortion, ...]]:
-    """The likelihood ratios against a reliability curve given at the `EDGES`, and what each of them means.
-
-    Their axes are alternative, bin of the threshold, answer and label.
-    """
+    """Ratios (alternative, threshold bin, answer, label) against a curve at the `EDGES`, and meanings."""
     return _likelihood_ratios(np.asarray(curve, float).tobytes())
 
 
@@ -206,7 +186,7 @@ def _law(positives: FloatArray, negatives: FloatArray) -> FloatArray:
 
 
 def _highest_means(tables: FloatArray, curve: FloatArray) -> FloatArray:
-    """The highest mean of each table over all confidences, exactly: it is quadratic in f within a bin."""
+    """The highest mean of each table over all f, exactly: it is quadratic in f within a bin."""
 
     def means_at(f: FloatArray) -> FloatArray:
         yes = np.clip(f[:, None] * BINS - np.arange(BINS), 0, 1) / BINS
@@ -227,7 +207,7 @@ def _highest_means(tables: FloatArray, curve: FloatArray) -> FloatArray:
 
 
 def label_dependence(tables: FloatArray) -> FloatArray:
-    """The slope of the mean gain of each table in E[Y|f], at the `EDGES`; it is linear between them."""
+    """The slope of the mean gain of each table in E[Y|f], at the `EDGES`; linear between them."""
     effect = (tables[..., 1] - tables[..., 0]) / BINS
     below = np.cumsum(effect[..., 1], axis=1)
     above = np.cumsum(effect[:, ::-1, 0], axis=1)[:, ::-1]
@@ -236,7 +216,7 @@ def label_dependence(tables: FloatArray) -> FloatArray:
 
 
 def positive_rates(f: FloatArray, noise: Noise, max_shift: float = np.inf) -> FloatArray:
-    """The probability of a positive answer in each bin of the threshold, with a row per confidence."""
+    """The probability of a positive answer in each bin of the threshold, a row per confidence."""
     if noise.jitter == 0 and not np.isfinite(max_shift):
         clean = np.clip(f[:, None] * BINS - np.arange(BINS), 0, 1)
     else:
@@ -248,7 +228,7 @@ def positive_rates(f: FloatArray, noise: Noise, max_shift: float = np.inf) -> Fl
 
 
 def _noise_excess(tables: FloatArray, noise: Noise, max_shift: float) -> FloatArray:
-    """The most by which noise could raise the mean gain of each table, whatever f and the label are."""
+    """The most by which noise could raise the mean gain of each table, whatever f and the label."""
     if noise == Noise() and not np.isfinite(max_shift):
         return np.zeros(len(tables))
     f = expit(np.linspace(-12, 12, 241))
@@ -262,11 +242,7 @@ def _noise_excess(tables: FloatArray, noise: Noise, max_shift: float) -> FloatAr
 
 @dataclass(frozen=True, eq=False)
 class ShareClaim:
-    """The claim that a ``share`` of the answers in each bin of the threshold is positive.
-
-    It may be off by ``width``, times a factor for each of the `QUESTION_DISTORTIONS`, under which the shares
-    are ``others``.
-    """
+    """The claim that a ``share`` of the answers in each bin is positive, within ``width`` times a factor."""
 
     share: FloatArray
     width: FloatArray
@@ -275,7 +251,6 @@ class ShareClaim:
 
     @cached_property
     def game(self) -> Game:
-        """The bets against the claim."""
         ratios = share_ratios(self.share, self.others)
         slack = self.factors[:, None] * self.width * np.abs(ratios[:, :, 1] - ratios[:, :, 0])
         gains = (ratios - 1 - slack[:, :, None]).reshape(len(ratios), -1)
@@ -284,7 +259,7 @@ class ShareClaim:
 
 
 def share_ratios(share: FloatArray, others: FloatArray) -> FloatArray:
-    """Likelihood ratios of answers, with axes (other share, bin, answer); their means are at most 1."""
+    """Likelihood ratios of answers, with axes (other share, bin, answer) and means of at most 1."""
     least = 1e-3  # an answer that is all but impossible would decide everything
     near, others = np.clip(share, least, 1 - least), np.clip(others, least, 1 - least)
     ratios = np.stack([(1 - others) / (1 - near), others / near], axis=2)
@@ -293,12 +268,10 @@ def share_ratios(share: FloatArray, others: FloatArray) -> FloatArray:
 
 
 def anchor_game(most_above: float, most_below: float) -> Game:
-    """Bets on more wrong answers to anchor queries: above their flips, below them, and in both places.
-
-    Wrong answers above a flip are negative ones, as if the log-odds had become lower.
-    """
+    """Bets on more wrong answers to anchor queries: above their flips, below them, and in both places."""
     below, above = np.array([-most_below, 1 - most_below]), np.array([-most_above, 1 - most_above])
     none = np.zeros(2)
+    # wrong answers above a flip are negative ones, as if the log-odds had become lower
     tables = (
         (np.concatenate([none, above]), Distortion(-1, 1)),
         (np.concatenate([below, none]), Distortion(1, 1)),

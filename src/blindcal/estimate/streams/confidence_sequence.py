@@ -1,9 +1,8 @@
 """Confidence sequences of gaps: intervals that hold at all times at once, however often one looks.
 
-A gap is the mean confidence minus the share of positive labels among items of a range of confidence, such as
-those above about 0.9. A value is in the interval as long as bets against it have not won 1/level (METHOD 11).
-The range has a soft edge: items within 0.1 of it count in part, because one answer per item can measure only
-continuous weights.
+A gap is the mean confidence minus the share of positive labels in a range of confidence. A value is in the
+interval as long as bets against it have not won 1/level (METHOD 11). Items within 0.1 of the edge of a range
+count in part, because one answer per item can measure only continuous weights.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class PiecewiseLinear:
 
 
 def _soft_step(place: float, *, above: bool) -> PiecewiseLinear:
-    """1 above ``place`` (or below it) and 0 on the other side, with a ramp between."""
     knots = np.unique(np.clip([0, place - _SOFT / 2, place + _SOFT / 2, 1], 0, 1))
     values = np.clip((knots - place) / _SOFT + 0.5, 0, 1)
     return PiecewiseLinear(knots, values if above else 1 - values)
@@ -63,7 +61,6 @@ class GapCounts:
         self._counts = np.zeros((_BINS, 2, 2), np.int64)
 
     def add(self, labels: IntArray, thresholds: FloatArray, answers: IntArray) -> None:
-        """Count labelled answers; answers are 0 or 1."""
         bins = np.minimum((thresholds * _BINS).astype(np.int64), _BINS - 1)
         np.add.at(self._counts, (bins, answers, labels), 1)
 
@@ -75,7 +72,7 @@ class GapCounts:
         return float(np.clip(counts @ sizes / total, 0, 1))
 
     def gap(self, weight: PiecewiseLinear, level: float) -> Estimate:
-        """The gap of the items that a weight counts, with a confidence sequence at this level (0.95)."""
+        """The gap of the items that a weight counts, with a confidence sequence at this level."""
         counts, signed, sizes = self._cells(weight)
         bar = -np.log(1 - level)
 
@@ -100,7 +97,6 @@ class GapCounts:
         return Estimate(value, low, high, level)
 
     def _cells(self, weight: PiecewiseLinear) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Counts of the cells that occur, their signed gaps, and their weights."""
         cells = np.nonzero(self._counts)
         return self._counts[cells].astype(float), *_measured(weight, *cells)
 
@@ -117,11 +113,8 @@ def _measured(
 def _log_wealth(
     weight: PiecewiseLinear, values: FloatArray, counts: FloatArray, signed: FloatArray, sizes: FloatArray
 ) -> FloatArray:
-    """The logarithm of what bets have won against each value of a gap.
-
-    Stakes are shares of the highest possible loss in any cell, also in those that do not occur.
-    """
     anywhere, weights = _measured(weight, *np.indices((_BINS, 2, 2)).reshape(3, -1))
+    # stakes are shares of the highest loss in any cell, also in those that do not occur
     possible = anywhere - values[:, None] * weights
     gains = signed - values[:, None] * sizes
     logs = []

@@ -1,12 +1,9 @@
 """An e-process: the wealth of fixed bets against a claim, which grows if the claim is false.
 
 If the claim holds, the chance that the wealth ever reaches 1/level is at most ``level`` (Ville's inequality),
-however often one looks. The wealth is a mixture over bets and over starting points: half of it bets from the
-first observation on, the rest begins later, so that a change after a long quiet time is noticed soon too.
-What has not begun yet is cash.
-
-Each bet is a product over observations, so its wealth depends neither on their order nor on how many are
-added at a time. A late observation counts for the starting points before its place.
+however often one looks. Half of the wealth bets from the first observation on, the rest from later starting
+points, so that a change after a long quiet time is noticed soon too; until then it is cash. Bets are products
+over observations, so their order does not matter. A late one counts for the starting points before its place.
 """
 
 from __future__ import annotations
@@ -24,14 +21,14 @@ _MOST_STARTS = 200  # more than any stream has
 
 
 def starting_points(spacing: int = SPACING) -> IntArray:
-    """Places where a part of the wealth begins: 0, spacing, 2 spacing, ... and later ever farther apart."""
+    """Places where a part of the wealth begins: 0, spacing, 2 spacing, ..., later farther apart."""
     even = spacing * np.arange(_EVEN_STARTS + 1.0)
     later = even[-1] * _GROWTH ** np.arange(1, _MOST_STARTS - _EVEN_STARTS)
     return np.asarray(np.ceil(np.concatenate([even, later[later < 2**53]])), np.int64)
 
 
 def start_shares(count: int) -> FloatArray:
-    """Shares of the wealth that begin at the first ``count`` starting points: 1/2, 1/4, 1/12, 1/24, ..."""
+    """Shares of the wealth that begin at the first ``count`` points: 1/2, 1/4, 1/12, 1/24, ..."""
     later = np.arange(1, count)
     return np.concatenate([[0.5], 0.5 / (later * (later + 1.0))])[:count]
 
@@ -59,10 +56,7 @@ class EProcess:
         return np.concatenate([np.empty(0), *self._path])
 
     def add(self, log_factors: FloatArray, places: IntArray) -> FloatArray:
-        """Add observations, a row each, and return the logarithm of the wealth after each one.
-
-        ``places`` are their places in the stream, which need not be in order.
-        """
+        """Add observations (rows) at any ``places`` of the stream; return the log-wealth after each one."""
         if not len(log_factors):
             return np.empty(0)
         starts = np.searchsorted(self._starts, places, side="right")
@@ -81,7 +75,6 @@ class EProcess:
         return path
 
     def _add(self, log_factors: FloatArray, begun: int) -> FloatArray:
-        """Add observations that count for the first ``begun`` starting points."""
         grown = np.cumsum(log_factors, axis=0)
         weighted = self._weighted
         cash = 1 - start_shares(len(weighted)).sum()
@@ -92,7 +85,6 @@ class EProcess:
 
     @property
     def _weighted(self) -> FloatArray:
-        """The logarithm of the wealth by starting point and bet, with the shares of both."""
         return self._wealth + np.log(start_shares(len(self._wealth)))[:, None] + self._log_shares
 
     @property
@@ -102,19 +94,14 @@ class EProcess:
 
 
 def changed_since(log_factors: FloatArray, places: IntArray) -> int:
-    """The place from which on a bet has won most: the likeliest begin of a change."""
+    """The place from which on a bet has won most: the likeliest start of a change."""
     order = np.argsort(places, kind="stable")
     before = np.concatenate([[0.0], np.cumsum(log_factors[order])[:-1]])
     return int(places[order[np.argmin(before)]])
 
 
 def discoveries(log_evidence: FloatArray, level: float) -> IntArray:
-    """The e-values that stand out among all (e-BH): the share of false ones among these is at most ``level``.
-
-    References
-    ----------
-    Wang & Ramdas, False discovery rate control with e-values, JRSS B 84 (2022).
-    """
+    """The e-values that stand out, at most a share ``level`` of them falsely (e-BH; Wang & Ramdas 2022)."""
     order = np.argsort(-log_evidence, kind="stable")
     count = log_evidence.size
     enough = log_evidence[order] >= np.log(count / (level * np.arange(1, count + 1)))

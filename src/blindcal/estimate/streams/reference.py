@@ -1,8 +1,7 @@
 """What an audit says of the stream that follows it: its reliability curve and its confidences, with bands.
 
-A band must hold for the averages that are bet on, not at every confidence at once. So it is the standard
-deviation of the refits, times the factor for which it covers the deviation of such an average in nearly all
-of them. Where the audit is less sure the band is wider, and so are the averages of other questions.
+Bands must hold for the averages that are bet on, not at every confidence at once: each is the standard
+deviation of the refits, times the factor for which it covers such averages in nearly all of them.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _STIFFNESS = 0.01  # keeps the curve smooth where there are few items, in units 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What a fit claims about the answers that follow: the reliability curve, and the shares of positives."""
+    """What a fit claims about the answers that follow: the reliability curve, and shares of positives."""
 
     curve: CurveClaim
     share: ShareClaim
 
     @classmethod
     def of(cls, fit: LatentFit, missed: float, *, max_shift: float = np.inf) -> Reference:
-        """Read a fit, whose refits say how sure it is; a band is too narrow with chance ``missed``."""
+        """Read a fit and its refits; a band is too narrow with chance ``missed``."""
         seen = fit.noise, max_shift
         return cls(_curve(fit.population, fit.draws, missed, *seen), _share(fit, missed, *seen))
 
@@ -63,7 +62,6 @@ def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, ma
 
 
 def _at_nodes(tables: FloatArray) -> FloatArray:
-    """The reliability curve of each table at the nodes: a least-squares fit that items weigh."""
     negatives, positives = of.by_label(tables)
     pairs = (_HATS[:, :, None] * _HATS[:, None, :]).reshape(len(_HATS), -1)
     gram = ((negatives + positives) @ pairs).reshape(len(tables), _NODES.size, _NODES.size)
@@ -72,7 +70,6 @@ def _at_nodes(tables: FloatArray) -> FloatArray:
 
 
 def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> ShareClaim:
-    """The share of positive answers in each bin of the threshold, as the noise lets it appear."""
     mass, draws = (np.add(*of.by_label(one)) for one in (fit.population, fit.draws))
     rates = positive_rates(MID_P, noise, max_shift)
     share, drawn = mass @ rates, draws @ rates
@@ -86,7 +83,6 @@ def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> Sha
 
 
 def _factors(off: FloatArray, width: FloatArray, missed: float) -> FloatArray:
-    """Factors for the widths of the averages, so that all together cover nearly all refits."""
     typical = np.sqrt((off**2).mean(axis=0))
     worst = np.max(np.abs(off) / np.maximum(typical, 1e-12), axis=1)
     return np.asarray(draw_quantile(worst, 1 - missed) * typical / np.maximum(width, 1e-12))
