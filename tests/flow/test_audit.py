@@ -199,7 +199,7 @@ def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -
 
 def test_a_clamp_is_refused_with_what_would_fit(items: Path, tmp_path: Path) -> None:
     """A clamped bias is refused with the options that suit it, then temperature, and force last."""
-    cures = r"run it again with offset=\S+ and limit=\S+; or use method='temperature'; or force=True continues"
+    cures = r"run it again with offset=\S+ and limit=\S+; or use method='temperature'; or force=True"
     with serving(items, clamp=10.0) as server, pytest.raises(UnfitError, match=cures):
         audit(items, settings(server), out=tmp_path / "run")
 

@@ -36,7 +36,8 @@ def test_blocks_say_what_they_are() -> None:
 
 def test_links_lead_somewhere() -> None:
     """Links between pages and to pictures name files that are there, and headings that exist."""
-    anchors = {page: headings(page) for page in (ROOT / "docs").rglob("*.md")} | {PAGES[0]: headings(PAGES[0])}
+    pages = {PAGES[0], *(ROOT / "docs").rglob("*.md")}
+    anchors = {page: headings(page) for page in pages}
     for page in anchors:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
             if target.startswith(("http://", "https://", "mailto:")):
