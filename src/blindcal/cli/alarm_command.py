@@ -23,6 +23,7 @@ class AlarmCommand:
     def __init__(self, command: str, warn: Callable[[str], None]) -> None:
         self._command, self._warn = command, warn
         self._running: Process | None = None
+        self._killed = False
 
     async def __call__(self, result: WatchResult) -> bool:
         """Run the command, and return whether it succeeded."""
@@ -32,6 +33,7 @@ class AlarmCommand:
         return problem is None
 
     async def _problem(self, look: bytes) -> str | None:
+        self._killed = False
         try:
             process = await asyncio.create_subprocess_shell(
                 self._command, stdin=PIPE, stdout=_STANDARD_ERROR, start_new_session=True
@@ -39,6 +41,8 @@ class AlarmCommand:
         except OSError as error:
             return f"could not be run ({error.strerror})"
         self._running = process
+        if self._killed:  # while it was being started
+            self.kill()
         try:
             async with asyncio.timeout(TIME_LIMIT):
                 await process.communicate(look)
@@ -55,6 +59,7 @@ class AlarmCommand:
 
     def kill(self) -> None:
         """Kill the command and all processes in its group, if it is running."""
+        self._killed = True
         if self._running is not None and sys.platform != "win32":
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._running.pid, signal.SIGKILL)
