@@ -146,3 +146,12 @@ def check_sound(fit: bc.LatentFit) -> None:
 
 def columns(answered: AnswerTable) -> tuple[Any, ...]:
     return answered.items, answered.shifts, answered.temperatures, answered.answers
+
+
+def alike_models(n: int, seed: int) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Labels, and the confidences of two models whose errors go together, the second twice as sure."""
+    rng = np.random.default_rng([seed, 4])
+    labels = (rng.random(n) < 0.4).astype(np.int64)
+    shared = 1.3 * (2 * labels - 1) + 1.5 * rng.standard_normal(n)
+    first, second = (shared + 0.5 * rng.standard_normal(n) for _ in range(2))
+    return labels, np.asarray(1 / (1 + np.exp(-first))), np.asarray(1 / (1 + np.exp(-2 * second)))

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-import blindcal as bc
-from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.paired import Difference, differences
 from blindcal.methods import make_design
-from blindcal.records import Estimate, FloatArray, IntArray
+from blindcal.records import Estimate
 from blindcal.report.comparison import (
     better,
     comparison_page,
@@ -31,6 +29,7 @@ from blindcal.simulation.simulate import ask
 from browsing import CONTRAST, Seen, chromium
 from commanding import blindcal
 from finished_runs import FinishedRuns
+from fitting import alike_models, asked, fitted
 
 N = 400
 
@@ -188,26 +187,13 @@ def test_runs_without_a_fit_cannot_be_compared(finished_runs: FinishedRuns) -> N
     assert "has no fit" in str(blindcal("compare", *runs).exception)
 
 
-def population(n: int, seed: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Two models whose errors go together, the second twice as sure of itself."""
-    rng = np.random.default_rng([seed, 4])
-    labels = (rng.random(n) < 0.4).astype(np.int64)
-    shared = 1.3 * (2 * labels - 1) + 1.5 * rng.standard_normal(n)
-    one, two = (shared + 0.5 * rng.standard_normal(n) for _ in range(2))
-    return labels, np.asarray(1 / (1 + np.exp(-one))), np.asarray(1 / (1 + np.exp(-2 * two)))
-
-
-def fitted(labels: IntArray, f: FloatArray, seed: int) -> LatentFit:
-    asked = ask(make_design("latent", labels, seed=seed), f)
-    return bc.latent(labels[asked.items], asked.shifts, asked.answers, 0.0, asked.items, resamples=60)
-
-
 def test_paired_intervals_are_narrower() -> None:
-    """Of models that are wrong together, by a tenth at least; how often they hold is measured in bench."""
+    """Of models that are wrong together, by a tenth at least; the slow tier tests how often they hold."""
     widths = []
     for seed in range(3):
-        labels, one, two = population(300, seed)
-        first, second = fitted(labels, one, seed), fitted(labels, two, seed + 500)
+        labels, one, two = alike_models(300, seed)
+        answers = asked(labels, one, seed=seed), asked(labels, two, seed=seed + 500)
+        first, second = (fitted(labels, each, resamples=60) for each in answers)
         units = np.arange(300), np.arange(300)
         paired, apart = (by_name(differences(first, second, same))["brier"] for same in (units, None))
         assert paired.correlation > 0 == apart.correlation
@@ -220,6 +206,8 @@ def test_a_class_that_is_missing_leaves_out_what_it_leaves_undefined() -> None:
     """With positive labels alone there is no AUROC, and its difference is not made up."""
     labels = np.ones(60, np.int64)
     f = np.random.default_rng(0).random(60)
-    each = by_name(differences(fitted(labels, f, 0), fitted(labels, f**2, 1)))
+    answers = asked(labels, f), asked(labels, f**2, seed=1)
+    first, second = (fitted(labels, each, resamples=60) for each in answers)
+    each = by_name(differences(first, second))
     assert "auroc" not in each
     assert "ece" in each

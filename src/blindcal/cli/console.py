@@ -17,8 +17,8 @@ WIDTH = 11
 """Width of the column of names."""
 _LEAST = 40  # columns; text is not wrapped to fewer
 
-#: Settings with an option of their own in ``blindcal audit``.
-AUDIT_SETTINGS = (
+#: Settings with an option of their own in every command that asks questions of an endpoint.
+QUESTION_SETTINGS = (
     "model",
     "base_url",
     "api",
@@ -29,6 +29,10 @@ AUDIT_SETTINGS = (
     "answers",
     "label_field",
     "label_map",
+)
+#: And in ``blindcal audit``.
+AUDIT_SETTINGS = (
+    *QUESTION_SETTINGS,
     "by_field",
     "method",
     "sample",

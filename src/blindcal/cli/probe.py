@@ -11,7 +11,14 @@ import msgspec
 from blindcal.auditing.choice import MethodOption
 from blindcal.auditing.probe_endpoint import EndpointProbe, probe
 from blindcal.cli import options
-from blindcal.cli.console import command_line_option, error_text, print_field, print_stage, print_table
+from blindcal.cli.console import (
+    QUESTION_SETTINGS,
+    command_line_option,
+    error_text,
+    print_field,
+    print_stage,
+    print_table,
+)
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
 from blindcal.json_form import json_line
@@ -35,16 +42,7 @@ _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"
 @click.command("probe")
 @click.argument("items", type=options.PATH)
 @options.settings(
-    "model",
-    "base_url",
-    "api",
-    "api_key_env",
-    "extra_body",
-    "template",
-    "system",
-    "answers",
-    "label_field",
-    "label_map",
+    *QUESTION_SETTINGS,
     "seed",
     "max_tokens",
 )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from blindcal.cli import options
-from blindcal.cli.console import print_stage
+from blindcal.cli.console import QUESTION_SETTINGS, print_stage
 from blindcal.items import catalogue
 from blindcal.progress_bar import count_bar
 from blindcal.scoring.hf import HfSettings
@@ -24,16 +24,7 @@ from blindcal.text import listed, printable
     "--out", type=options.FILE, required=True, help="Score file to write, a CSV; continued if it exists."
 )
 @options.settings(
-    "model",
-    "base_url",
-    "api",
-    "api_key_env",
-    "extra_body",
-    "template",
-    "system",
-    "answers",
-    "label_field",
-    "label_map",
+    *QUESTION_SETTINGS,
 )
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Score only the first N items.")
 @options.field("concurrency", default=4)
