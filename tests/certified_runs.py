@@ -14,8 +14,8 @@ from blindcal.certifying.decision_request import decision_request
 from blindcal.records import FloatArray
 from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
+from blindcal.store.run_file import ServedModel
 from blindcal.store.run_store import RUN_FILE, Store
-from blindcal.store.stored import ServedModel
 
 ACCEPT = CertifiedSide(
     threshold=0.9,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.records import FloatArray, IntArray
 from blindcal.settings import Settings

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from answering import LETTERS, write_choices
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.items.question_files import load
 from blindcal.records import FloatArray, IntArray

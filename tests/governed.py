@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blindcal.asking.governor import GovernedEndpoint, Governor
-from blindcal.asking.limits import Limits
-from blindcal.asking.run_context import RunContext, ignore
+from blindcal.asking.run_context import Limits, RunContext, ignore
 from blindcal.endpoints.base import Endpoint
 from blindcal.store.run_store import Store
 

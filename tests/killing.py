@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.asking import governor
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.errors import StoreError
 from blindcal.items.question_files import load

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blindcal.asking import governor
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.records import Reply, Request

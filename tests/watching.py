@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run

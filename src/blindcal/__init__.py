@@ -23,9 +23,9 @@ from blindcal.report import show_in_notebooks
 
 if TYPE_CHECKING:
     from blindcal import plot
-    from blindcal.asking.limits import Limits
+    from blindcal.asking.run_context import Limits
     from blindcal.auditing.audit import audit, audit_async
-    from blindcal.auditing.probe_endpoint import probe
+    from blindcal.auditing.prepare import probe
     from blindcal.certifying.certify import certify, certify_async
     from blindcal.certifying.decide import decide, decide_async
     from blindcal.estimate.counts import Counts
@@ -104,8 +104,8 @@ _MODULES = {
     "auditing.audit": ("audit", "audit_async"),
     "certifying.certify": ("certify", "certify_async"),
     "certifying.decide": ("decide", "decide_async"),
-    "asking.limits": ("Limits",),
-    "auditing.probe_endpoint": ("probe",),
+    "asking.run_context": ("Limits",),
+    "auditing.prepare": ("probe",),
     "watching.watch": ("watch", "watch_async"),
     "estimate.published.blind": ("blind",),
     "estimate.counts": ("Counts",),

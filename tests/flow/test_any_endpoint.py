@@ -15,8 +15,8 @@ from scipy.special import expit
 
 from blindcal.auditing.audit import audit
 from blindcal.auditing.choice import METHOD_OF, MethodChoice
-from blindcal.auditing.probe_endpoint import EndpointProbe
-from blindcal.auditing.probe_endpoint import probe as probe_endpoint
+from blindcal.auditing.prepare import EndpointProbe
+from blindcal.auditing.prepare import probe as probe_endpoint
 from blindcal.errors import InputError, UnfitError
 from blindcal.probing.findings import Probe
 from blindcal.records import Item, Message, Way

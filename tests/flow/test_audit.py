@@ -19,7 +19,7 @@ import pytest
 from markupsafe import Markup
 
 from blindcal.asking.controls import stored_controls
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit, audit_async, default_folder
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import (

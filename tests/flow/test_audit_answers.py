@@ -28,8 +28,8 @@ from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, 
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.results.tables import ANSWERS_FILE, write_answers
+from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import RUN_FILE, Store
-from blindcal.store.stored import StoredReply
 from reporting import logits_of
 
 TOKENS = Targets((), (), answers=tuple((Token(k + 1, letter),) for k, letter in enumerate("ABC")))

@@ -15,7 +15,7 @@ import pytest
 from scipy.special import expit
 
 import blindcal as bc
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.certifying.certify import certify
 from blindcal.certifying.design import CertifyDesign, CertifyGoal, plan_certification
 from blindcal.errors import NotCertifiedError, NotIdentifiedError

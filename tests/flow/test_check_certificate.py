@@ -15,7 +15,7 @@ import results
 from blindcal.report.check_summary import junit, summary
 from blindcal.results.certificate import Certificate
 from blindcal.results.check import check
-from blindcal.store.stored import ServedModel
+from blindcal.store.run_file import ServedModel
 from certified_runs import ACCEPT, REJECT, certificate, certificate_of
 from commanding import blindcal, printed_error
 from finished_runs import FinishedRuns

@@ -26,8 +26,8 @@ from blindcal.records import AnswerTable, Reply, Request
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
+from blindcal.store.run_file import ServedModel
 from blindcal.store.run_store import RUN_FILE, Store
-from blindcal.store.stored import ServedModel
 from certified_runs import at, certificate_of, near, read_lines, ruled, without_labels
 from commanding import blindcal, printed_error
 from deciding import TEMPLATE, audited, model, serving, write_items

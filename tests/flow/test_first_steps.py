@@ -18,7 +18,7 @@ import pytest
 from scipy.special import expit, logsumexp
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.probe_endpoint import EndpointProbe, probe
+from blindcal.auditing.prepare import EndpointProbe, probe
 from blindcal.errors import BlindcalError, InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.question_files import load

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from blindcal.asking.ask_design import ask_design
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job
-from blindcal.asking.limits import Limits
-from blindcal.asking.run_context import RunContext
-from blindcal.asking.token_estimate import TokenEstimator, bytes_of
+from blindcal.asking.rate_control import TokenEstimator, bytes_of
+from blindcal.asking.run_context import Limits, RunContext
 from blindcal.design import SampledDesign
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, InputError, ReplyError, RetryableError

@@ -7,15 +7,15 @@ import math
 import pytest
 from pyreqwest.exceptions import ConnectError
 
-from blindcal.asking import limits
-from blindcal.asking.limits import OTHER_FILES, Limits
+from blindcal.asking import run_context
+from blindcal.asking.run_context import OTHER_FILES, Limits
 from blindcal.endpoints.http_client import from_exception
 from blindcal.errors import FatalError, InputError
 
 
 def allow(monkeypatch: pytest.MonkeyPatch, most: float) -> None:
     """Let the process have so many open files."""
-    monkeypatch.setattr(limits, "_most_open_files", lambda: most)
+    monkeypatch.setattr(run_context, "_most_open_files", lambda: most)
 
 
 def test_the_concurrency_fits_the_open_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from blindcal.asking.limits import OTHER_FILES
+from blindcal.asking.run_context import OTHER_FILES
 from blindcal.atomic_write import atomic_write
 from blindcal.auditing.audit import audit
 from blindcal.errors import FileError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import blindcal as bc
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.simulation.http_server import HttpResponse
 from serving import replaying, write_items
 

@@ -12,9 +12,8 @@ import pytest
 
 from blindcal.errors import StoreError
 from blindcal.records import INVALID, Item, Message, Round
-from blindcal.store.run_file import in_use
+from blindcal.store.run_file import StoredReply, in_use
 from blindcal.store.run_store import RUN_FILE, Store
-from blindcal.store.stored import StoredReply
 from commanding import blindcal, refusal
 from paths import ROOT
 from places import read_only

@@ -20,8 +20,7 @@ from scipy.special import expit
 from blindcal.asking.ask_design import RunOutcome, ask_design
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job, asking_order, request_numbers
-from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
-from blindcal.asking.run_context import RunContext
+from blindcal.asking.run_context import INTERRUPTED, Limits, RunContext, Stopped
 from blindcal.auditing import audit as auditing
 from blindcal.auditing.audit import audit
 from blindcal.auditing.prepare import PROBED, ReadyAudit

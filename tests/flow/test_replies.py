@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint

@@ -16,12 +16,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from blindcal.asking.ask_design import RunOutcome, ask_design
+from blindcal.asking.ask_design import HOPELESS, RunOutcome, ask_design
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
-from blindcal.asking.run_context import RunContext
-from blindcal.asking.usability import HOPELESS
+from blindcal.asking.run_context import INTERRUPTED, Limits, RunContext, Stopped
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
@@ -43,8 +41,8 @@ from blindcal.records import (
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Fault
+from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import Store
-from blindcal.store.stored import StoredReply
 from misbehaving import Behaviour, Server
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
 from blindcal.endpoints.verbalized import INSTRUCTION, ask_confidence

@@ -12,7 +12,7 @@ import pytest
 from markupsafe import Markup
 
 import blindcal as bc
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.cli.result_summary import print_result
 from blindcal.evidence import Evidence
 from blindcal.methods import make_design

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal import design
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.auditing.item_sample import grown
 from blindcal.cli import app

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.certifying.decision_request import decision_request
 from blindcal.errors import NotIdentifiedError
 from blindcal.records import Estimate

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.errors import InputError
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse

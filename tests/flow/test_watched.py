@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from blindcal.asking.controls import Control, ControlAnswer, bias_lost, stored_controls
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.errors import UnfitError
 from blindcal.methods import control_spacing

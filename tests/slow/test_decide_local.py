@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import Prepared
 from blindcal.certifying.decide import decide
 from blindcal.endpoints import tokens, vocabulary
@@ -23,7 +23,7 @@ from blindcal.records import FloatArray, Item, Request, Targets
 from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.logprobs import Reader, log_odds
 from blindcal.settings import Settings
-from blindcal.store.stored import ServedModel
+from blindcal.store.run_file import ServedModel
 from certified_runs import certificate, near, ruled, side
 from serving import model_or_skip
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from blindcal.errors import InputError, StoreError
 from blindcal.records import Item, Message, Round, Usage
 from blindcal.store import run_file
-from blindcal.store.run_file import in_use
+from blindcal.store.run_file import StoredReply, in_use
 from blindcal.store.run_store import UNASKED, Store
-from blindcal.store.stored import StoredReply
 from blindcal.text import printable
 
 ITEMS = [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),), group="g") for k in range(3)]

@@ -18,10 +18,14 @@ from typing import Any
 
 import msgspec
 
-from blindcal.asking.limits import Stopped
-from blindcal.asking.rate_control import ConcurrencyControl, RateLimiter, SharedPause
-from blindcal.asking.run_context import RunContext
-from blindcal.asking.token_estimate import TokenEstimator, bytes_of
+from blindcal.asking.rate_control import (
+    ConcurrencyControl,
+    RateLimiter,
+    SharedPause,
+    TokenEstimator,
+    bytes_of,
+)
+from blindcal.asking.run_context import RunContext, Stopped
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import ITEM_STATUSES, Accepted
@@ -34,8 +38,8 @@ from blindcal.errors import (
     RetryableError,
 )
 from blindcal.records import Progress, Reply, Request, Usage
+from blindcal.store.run_file import ReplyKind, StoredReply, usage_of
 from blindcal.store.run_store import Store
-from blindcal.store.stored import ReplyKind, StoredReply, usage_of
 from blindcal.text import printable
 
 REPLY_TRIES = 3

@@ -23,8 +23,8 @@ from blindcal.records import (
     Round,
     Usage,
 )
+from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import UNASKED, AnswerArray, Store
-from blindcal.store.stored import StoredReply
 from blindcal.text import printable
 
 ALL_INVALID = 50

@@ -15,9 +15,8 @@ from pathlib import Path
 from blindcal.asking.ask_design import ask_design
 from blindcal.asking.controls import Controls
 from blindcal.asking.job import Job
-from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import opened_run
-from blindcal.asking.run_context import RunContext, blocking
+from blindcal.asking.run_context import Limits, RunContext, blocking
 from blindcal.auditing.conclude import conclude
 from blindcal.auditing.prepare import ReadyAudit, prepare
 from blindcal.auditing.prepared import Session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from blindcal.asking.governor import GovernedEndpoint, Governor
+from blindcal.asking.run_context import Limits, RunContext, blocking
 from blindcal.auditing.choice import METHOD_OF, ONCE, MethodChoice
 from blindcal.auditing.item_sample import sample_stages
 from blindcal.auditing.prepared import Prepared, Session
@@ -26,16 +27,20 @@ from blindcal.endpoints.query_format import (
     TokenQuestion,
 )
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
+from blindcal.endpoints.tokens import Choice
 from blindcal.errors import InputError, UnfitError
+from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make_design
-from blindcal.planning.plan import probe_queries
+from blindcal.planning.plan import PROBE_QUERIES, probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
-from blindcal.probing.findings import Probe
-from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe
+from blindcal.probing.findings import Probe, ProbeVerdict
+from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions
+from blindcal.probing.probe import probe as run_probe
 from blindcal.records import (
     IntArray,
     Item,
+    Progress,
     Semantics,
     Targets,
     Token,
@@ -44,6 +49,7 @@ from blindcal.records import (
 )
 from blindcal.results.oracle import Truth, read_truth
 from blindcal.settings import Settings
+from blindcal.text import printable
 
 _CLEARLY = 1.5  # factor by which the estimated cost of the probe may exceed the limit
 PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
@@ -234,7 +240,7 @@ async def probe_sampled(
 ) -> Probe:
     """Probe an endpoint on the items of `probe_sample`, for the settings' method or to choose one."""
     design = settings.design
-    return await probe(
+    return await run_probe(
         endpoint,
         sample[:PROBED],
         choice.targets,
@@ -354,3 +360,79 @@ def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> Un
         options |= probed.within_clamp
         remedies.insert(0, "run it again with {offset} and {limit}")
     return UnfitError(f"this endpoint {cannot}: {objection}", remedy="; or ".join(remedies), options=options)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EndpointProbe:
+    """What a probe found: the answer tokens, how the endpoint treats them, and which method fits."""
+
+    choice: Choice
+    probe: Probe
+    methods: MethodChoice | None = None
+
+    @property
+    def verdict(self) -> ProbeVerdict:
+        """How the endpoint can be audited: by thresholds, by temperature only, or not at all."""
+        return self.probe.verdict
+
+    @property
+    def reason(self) -> str:
+        """The reason for the verdict."""
+        return self.probe.reason
+
+    @property
+    def queries(self) -> int:
+        """Number of queries, including those that chose the tokens."""
+        return self.choice.queries + self.probe.queries
+
+    def __repr__(self) -> str:
+        return f"EndpointProbe({self.verdict}: {printable(self.reason, 100)}, {self.queries} queries)"
+
+
+async def _probe(
+    items: str | Path,
+    settings: Settings,
+    *,
+    limits: Limits | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> EndpointProbe:
+    """Find out with about 170 queries whether and how an endpoint can be audited.
+
+    Parameters
+    ----------
+    items : path
+        The labelled questions (a file or a named set) that the audit would ask; 16 of them are used.
+    settings : Settings
+        The endpoint, answer words, offset and limit. The method only decides whether it is an error if no
+        answer tokens are found.
+    limits : Limits, optional
+        How fast to ask, and when to stop.
+    progress, stage : callable, optional
+        Called after every reply, and before the probe waits for the endpoint.
+
+    Raises
+    ------
+    InputError
+        If the endpoint needs an API key and there is none.
+    FatalError
+        If the key, the model or the address is wrong, or no token of the model is an answer word.
+    """
+    settings.endpoint.check_key()
+    loaded = await asyncio.to_thread(open_items, items, settings.prompt)
+    settings = settings.resolved(len(loaded), loaded.words)
+    check_semantics(settings)
+    choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
+    sample = probe_sample(loaded, settings.design.seed)
+    async with HttpEndpoint(settings.endpoint) as model:
+        governor = Governor(model, RunContext.of(limits, None, progress, stage, stop))
+        asked = GovernedEndpoint(governor, expected=PROBE_QUERIES)
+        if (odd := await model.unlisted()) is not None:
+            governor.run.tell(odd)
+        choice = await choose_tokens(model, asked, sample[-PILOTS:], settings)
+        probed = await probe_sampled(asked, sample, choice, settings, choosing)
+        return EndpointProbe(choice, probed, choosing)
+
+
+probe = blocking(_probe)

@@ -1,8 +1,11 @@
-"""What an audit knows before it asks: its session, and what the preparation learnt."""
+"""What an audit knows before it asks, and what is left of that when it has finished."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import msgspec
 
 from blindcal.asking.run_context import RunContext
 from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
@@ -13,13 +16,19 @@ from blindcal.endpoints.query_format import (
     QuestionFormat,
     TokenQuestion,
 )
+from blindcal.endpoints.refusals import Accepted
 from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
+from blindcal.errors import InputError
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS, Method
 from blindcal.probing.findings import Probe
-from blindcal.records import AnswerFormat, Targets
+from blindcal.records import AnswerFormat, Item, Targets
+from blindcal.results.certificate import AskedAs, Certificate
+from blindcal.results.run import Run
 from blindcal.settings import Settings
-from blindcal.store.run_store import Store
+from blindcal.store.run_file import ServedModel
+from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.text import printable
 
 
 @dataclass(frozen=True)
@@ -89,3 +98,50 @@ class Prepared:
     def own_noise(self, method: Method) -> bool:
         """Whether our own Gumbel numbers replace the temperature, to sum several spellings (METHOD 8)."""
         return method.biased and not method.sampled and self.targets.semantics == "sum"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedSettings:
+    """How a finished audit asked; ``noted`` is that as stored, ``items`` is ``None`` without prompts."""
+
+    settings: Settings
+    prepared: Prepared
+    noted: AskedAs
+    served: tuple[ServedModel, ...]
+    items: list[Item] | None = None
+
+    @classmethod
+    def of_run(cls, run: Run, **changes: Any) -> Self:
+        """Read the settings of a run; ``changes`` must not concern its items."""
+        with Store.read(run.folder / RUN_FILE) as store:
+            noted = AskedAs(run.settings, store.note("ready") or {}, store.note("accepted"))
+            served, items = tuple(store.served_names()), store.questions()
+        return cls._read(noted, "the audit", "audit again", changes, served=served, items=items)
+
+    @classmethod
+    def of_certificate(cls, certificate: Certificate, **changes: Any) -> Self:
+        """Read the settings in a certificate, with some changed."""
+        served = certificate.served
+        return cls._read(certificate.settings, "the certificate", "certify again", changes, served=served)
+
+    @classmethod
+    def _read(cls, noted: AskedAs, source: str, remedy: str, changes: dict[str, Any], **more: Any) -> Self:
+        try:
+            settings = Settings.noted(noted.config).replace(group_field="group", sample=None, **changes)
+            prepared = msgspec.convert(noted.ready, Prepared)
+        except (InputError, TypeError, msgspec.ValidationError) as error:
+            why = f"{source} does not say how to ask ({printable(str(error))})"
+            raise InputError(why, remedy=remedy) from None
+        return cls(settings=settings, prepared=replace(prepared, probe=None), noted=noted, **more)
+
+    @property
+    def question(self) -> TokenQuestion:
+        """How queries are formatted and their answers read."""
+        question = self.prepared.question(self.settings)
+        assert isinstance(question, TokenQuestion)
+        return question
+
+    @property
+    def accepted(self) -> Accepted | None:
+        """The fields that the endpoint takes; ``None`` if it has refused none."""
+        return msgspec.convert(self.noted.accepted, Accepted | None)

@@ -23,10 +23,9 @@ from blindcal.asking.ask_design import RunOutcome, ask_design
 from blindcal.asking.controls import Controls
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
-from blindcal.asking.limits import INTERRUPTED, Limits, Stopped
 from blindcal.asking.opened_run import opened_run
-from blindcal.asking.run_context import RunContext, blocking
-from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.asking.run_context import INTERRUPTED, Limits, RunContext, Stopped, blocking
+from blindcal.auditing.prepared import AskedSettings
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import (
@@ -51,8 +50,8 @@ from blindcal.results.certificate import (
     prompt_digest,
 )
 from blindcal.results.run import Run, opened
+from blindcal.store.run_file import ServedModel
 from blindcal.store.run_store import Store
-from blindcal.store.stored import ServedModel
 from blindcal.text import listed, printable
 
 FOLDER = "certify"

@@ -20,16 +20,22 @@ import msgspec
 import numpy as np
 
 from blindcal.asking.ask_design import RunOutcome, ask_design
-from blindcal.asking.controls import Controls, bias_lost, stored_controls
-from blindcal.asking.endpoint_identity import NAMELESS, ask_forced, bias_ignored, name_in, unknown_names
+from blindcal.asking.controls import (
+    NAMELESS,
+    Controls,
+    ask_forced,
+    bias_ignored,
+    bias_lost,
+    name_in,
+    stored_controls,
+    unknown_names,
+)
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job
-from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import answers_kept, opened_run
-from blindcal.asking.run_context import RunContext, blocking
-from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.asking.run_context import Limits, RunContext, blocking
 from blindcal.auditing.audit import default_folder
-from blindcal.auditing.prepared import Prepared
+from blindcal.auditing.prepared import AskedSettings, Prepared
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.design import make_round
 from blindcal.endpoints.base import Endpoint
@@ -44,8 +50,8 @@ from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult, write_decisions
 from blindcal.results.result import Spend
 from blindcal.settings import Settings
+from blindcal.store.run_file import ServedModel, StoredReply
 from blindcal.store.run_store import Store
-from blindcal.store.stored import ServedModel, StoredReply
 from blindcal.text import listed, printable
 
 FOLDER = Path("decisions")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit, default_folder
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field, print_stage

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from blindcal.asking.limits import Limits
-from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.asking.run_context import Limits
+from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify
 from blindcal.certifying.design import (
     CertifyDesign,

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from blindcal.asking.limits import Limits
-from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.asking.run_context import Limits
+from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.decide import decide, decision_folder
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field, print_stage

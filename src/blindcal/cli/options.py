@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import click
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.cli.console import AUDIT_SETTINGS, print_warning
 from blindcal.endpoints.address import OPENAI, Address
 from blindcal.errors import InputError, StoreError

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from blindcal.auditing.choice import MethodOption
-from blindcal.auditing.probe_endpoint import EndpointProbe, probe
+from blindcal.auditing.prepare import EndpointProbe, probe
 from blindcal.cli import options
 from blindcal.cli.console import (
     QUESTION_SETTINGS,

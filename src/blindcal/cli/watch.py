@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from blindcal.asking.limits import Limits
-from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.asking.run_context import Limits
+from blindcal.auditing.prepared import AskedSettings
 from blindcal.cli import options
 from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field, print_stage

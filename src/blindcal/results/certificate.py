@@ -17,7 +17,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.json_form import JsonError, json_page, read_json, read_saved
 from blindcal.records import Targets
-from blindcal.store.stored import ServedModel
+from blindcal.store.run_file import ServedModel
 
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1

@@ -26,7 +26,7 @@ from blindcal.records import Estimate, level_percent
 from blindcal.results.certificate import Certificate, is_certificate, prompt_digest
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run, open_result, opened
-from blindcal.store.stored import ServedModel
+from blindcal.store.run_file import ServedModel
 from blindcal.text import printable
 
 CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]

@@ -25,8 +25,8 @@ from blindcal.prices import Prices
 from blindcal.probing.findings import Probe
 from blindcal.records import Estimate, EstimatorName, FloatArray, Message, Targets
 from blindcal.results.tables import FrameLibrary, TableName, frame, tables_of
+from blindcal.store.run_file import ServedModel
 from blindcal.store.run_store import Store
-from blindcal.store.stored import ServedModel
 from blindcal.text import listed, printable
 
 SCHEMA_VERSION = 1

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from blindcal.asking.governor import GovernedEndpoint, Governor
-from blindcal.asking.limits import Limits
-from blindcal.asking.run_context import RunContext
+from blindcal.asking.run_context import Limits, RunContext
 from blindcal.auditing.prepare import PILOTS, choose_tokens
 from blindcal.endpoints import tokens
 from blindcal.endpoints.http import HttpEndpoint

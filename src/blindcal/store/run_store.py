@@ -28,8 +28,18 @@ import numpy.typing as npt
 from blindcal.atomic_write import make_folder
 from blindcal.errors import InputError, StoreError
 from blindcal.records import AnswerTable, FloatArray, IntArray, Item, Message, Round, Usage
-from blindcal.store.run_file import hold, lock_path, looked_at, opened, transaction, translated
-from blindcal.store.stored import Note, ReplyKind, ServedModel, StoredReply
+from blindcal.store.run_file import (
+    Note,
+    ReplyKind,
+    ServedModel,
+    StoredReply,
+    hold,
+    lock_path,
+    looked_at,
+    opened,
+    transaction,
+    translated,
+)
 from blindcal.text import printable
 
 AnswerArray: TypeAlias = npt.NDArray[np.int8]

@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from blindcal.records import UNLABELLED, Arrival, Item, Message, Position
-from blindcal.store.run_file import transaction, translated
+from blindcal.store.run_file import StoredReply, transaction, translated
 from blindcal.store.run_store import UNASKED, Store, item_row
-from blindcal.store.stored import StoredReply
 
 _NEXT_ITEM = "SELECT COALESCE(MAX(item) + 1, 0) FROM items"
 

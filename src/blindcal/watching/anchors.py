@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from blindcal.asking.endpoint_identity import ask_forced, bias_ignored
+from blindcal.asking.controls import ask_forced, bias_ignored
 from blindcal.asking.job import Job
 from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from blindcal.asking.limits import Limits
+from blindcal.asking.run_context import Limits
 from blindcal.errors import InputError
 from blindcal.prices import Prices
 from blindcal.records import Usage

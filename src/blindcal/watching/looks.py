@@ -19,13 +19,12 @@ import numpy as np
 from scipy.special import logit
 
 from blindcal.asking.ask_design import ask_design
-from blindcal.asking.endpoint_identity import NAMELESS, unknown_names
+from blindcal.asking.controls import NAMELESS, unknown_names
 from blindcal.asking.governor import GovernedEndpoint, Governor, LimitTooLowError
 from blindcal.asking.job import Job
-from blindcal.asking.limits import INTERRUPTED, Stopped
 from blindcal.asking.opened_run import answers_kept
-from blindcal.asking.run_context import RunContext
-from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.asking.run_context import INTERRUPTED, RunContext, Stopped
+from blindcal.auditing.prepared import AskedSettings
 from blindcal.design import make_round
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
 from blindcal.query_seeds import draw_of_name
@@ -33,8 +32,8 @@ from blindcal.records import INVALID, AnswerTable, Item, Round
 from blindcal.results.result import Spend
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult
+from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import UNASKED
-from blindcal.store.stored import StoredReply
 from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
 from blindcal.watching.anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due

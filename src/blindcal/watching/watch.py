@@ -12,11 +12,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from blindcal.asking.limits import Limits
 from blindcal.asking.opened_run import opened_run
-from blindcal.asking.run_context import RunContext, blocking
-from blindcal.auditing.asked_settings import AskedSettings
+from blindcal.asking.run_context import Limits, RunContext, blocking
 from blindcal.auditing.audit import default_folder
+from blindcal.auditing.prepared import AskedSettings
 from blindcal.endpoints.base import Endpoint
 from blindcal.errors import InputError, UnfitError
 from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
