@@ -24,7 +24,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 import blindcal as bc
-from blindcal.endpoints.local_server import ServerSettings, serve
+from blindcal.endpoints.local_model import ServerSettings, serve
 from blindcal.items.score_files import read_choices, read_scores
 from blindcal.records import FloatArray, IntArray
 from choices import BINS, truths

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from blindcal.endpoints.local_server import Served, serve
+from blindcal.endpoints.local_model import Served, serve
 
 BASE_URL = "http://127.0.0.1:8080/v1"  # of the server on the pages
 #: Which page a tool has, the file of its task, and the kind of block that this is on the page.

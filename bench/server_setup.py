@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from blindcal.endpoints.model_file import default_model
+from blindcal.endpoints.local_model import default_model
 
 CACHE = ROOT / ".servers"
 MODEL = "smollm2"  # the name of the converted model, and its folder in CACHE

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blindcal.endpoints.vocabulary import hugging_face
+from blindcal.endpoints.tokens import hugging_face
 from blindcal.methods import METHODS
 from server_setup import CACHE, MODEL, SERVERS, Server, made_key, started, status, with_upstream
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.endpoints.local_server import ServerSettings, serve
+from blindcal.endpoints.local_model import ServerSettings, serve
 from picture import photograph
 
 PAGE = ROOT / "docs" / "tutorial.md"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import blindcal as bc
-from blindcal.endpoints.vocabulary import IDS
+from blindcal.endpoints.tokens import IDS
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running

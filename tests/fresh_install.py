@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from blindcal.endpoints import model_file
+from blindcal.endpoints import local_model
 from paths import ROOT
 
-MODEL = Path(model_file.NAME).stem
+MODEL = Path(local_model.NAME).stem
 PORT = "8080"
 
 #: Commands of the session after the installation. ``serve`` runs beside those that follow it.
@@ -52,9 +52,9 @@ def outside(**variables: str) -> dict[str, str]:
 
 def cache_model(folder: Path) -> Path:
     """A cache folder with the default model in it."""
-    target = folder / model_file.cached_model().relative_to(model_file.cache_dir().parent)
+    target = folder / local_model.cached_model().relative_to(local_model.cache_dir().parent)
     target.parent.mkdir(parents=True)
-    found = model_file.default_model()
+    found = local_model.default_model()
     try:
         os.link(found, target)
     except OSError:  # another file system

@@ -8,7 +8,7 @@ from typing import Any
 
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.run_context import Limits, RunContext, ignore
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.store.run_store import Store
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from blindcal.endpoints import model_file as models
+from blindcal.endpoints import local_model as models
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.items.question_files import load

@@ -48,11 +48,10 @@ STATED = ConfidenceQuestion(("Yes", "No"))
 
 def test_free_text_is_asked_for_as_it_is() -> None:
     """The question stays as it is; nothing is biased, and there is room for a text."""
-    question = FreeTextQuestion(("Yes", "No"), fields={"verbosity": "low"}, seed=3)
+    question = FreeTextQuestion(("Yes", "No"), seed=3)
     request = question.request((Message("user", "Is it? Answer Yes or No."),), 2.0, 0.6, 5)
     assert request.messages[0].content == "Is it? Answer Yes or No."
     assert (request.logit_bias, request.temperature, request.max_tokens) == ({}, 0.6, 512)
-    assert request.fields == {"verbosity": "low"}
     assert request.seed == TokenQuestion(PAIR, seed=3).request((), 0.0, 0.6, 5).seed
 
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal.cli.demo import command
-from blindcal.endpoints import model_file as models
-from blindcal.endpoints.local_server import ServerError
+from blindcal.endpoints import local_model as models
+from blindcal.endpoints.local_model import ServerError
 from blindcal.errors import MissingExtraError
 
 real = pytest.mark.skipif(
@@ -43,7 +43,7 @@ def test_what_cannot_work_fetches_and_writes_nothing(tmp_path: Path, monkeypatch
         raise AssertionError("fetched")
 
     monkeypatch.setattr("blindcal.cli.demo.pull_with_progress", fetched)
-    monkeypatch.setattr("blindcal.endpoints.model_file.installed_model", lambda: None)
+    monkeypatch.setattr("blindcal.endpoints.local_model.installed_model", lambda: None)
     out = ["--out", str(tmp_path / "demo")]
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.endpoints import tokens, vocabulary
+from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, MissingExtraError, UnfitError
@@ -46,7 +46,7 @@ def chosen(
             Server(recording, items(2), behaviour) as server,
             HttpEndpoint(Address(server.base_url, "m"), environ={}) as endpoint,
         ):
-            source = (await vocabulary.find(endpoint, endpoint, items(1)[0])).encode
+            source = (await tokens.find_vocabulary(endpoint, endpoint, items(1)[0])).encode
             up, down = await tokens.candidates("Yes", source), await tokens.candidates("no", source)
             return await tokens.choose(
                 endpoint, items(2), [up, down], "max" if semantics == "max" else "pair"
@@ -84,7 +84,7 @@ def guessed(
             Server(model, items(2), behaviour) as server,
             HttpEndpoint(Address(server.base_url, "gpt-4o-mini"), environ={}) as endpoint,
         ):
-            found = await vocabulary.find(endpoint, endpoint, items(1)[0])
+            found = await tokens.find_vocabulary(endpoint, endpoint, items(1)[0])
             up = await tokens.candidates("Yes", found.encode)
             down = await tokens.candidates("No", found.encode)
             choice = await tokens.choose(endpoint, items(2), [up, down], unsure=found.unsure)
@@ -126,9 +126,9 @@ def test_openai_is_not_asked_for_its_ids() -> None:
         async def close(self) -> None:
             """Nothing to release."""
 
-    async def talk() -> vocabulary.Vocabulary:
+    async def talk() -> tokens.Vocabulary:
         async with HttpEndpoint(Address("https://api.openai.com/v1", "gpt-4o"), environ={}) as endpoint:
-            return await vocabulary.find(endpoint, Silent(), items(1)[0])
+            return await tokens.find_vocabulary(endpoint, Silent(), items(1)[0])
 
     found = asyncio.run(talk())
     assert found.unsure == ""
@@ -179,15 +179,15 @@ def test_openai_vocabularies() -> None:
     older = ("gpt-4-turbo", "gpt-3.5-turbo-0125", "cl100k_base")
     for names, ids in ((newer, [13022, 3004]), (older, [9642, 2360])):
         for name in names:
-            source = vocabulary.named(name)
+            source = tokens.named_vocabulary(name)
             assert [asyncio.run(_encoded(source, text))[0] for text in ("Yes", " No")] == ids, name
-    assert vocabulary.openai_encoding("Qwen/Qwen2.5-7B-Instruct") is None
+    assert tokens.openai_encoding("Qwen/Qwen2.5-7B-Instruct") is None
 
 
-@pytest.mark.parametrize("encoding", vocabulary.IDS)
+@pytest.mark.parametrize("encoding", tokens.IDS)
 def test_ids_known_by_heart(encoding: str) -> None:
     """The table of usual answer words and letters is what OpenAI's published vocabulary says."""
-    published, ids = vocabulary.openai_vocabulary(encoding), vocabulary.IDS[encoding]
+    published, ids = tokens.openai_vocabulary(encoding), tokens.IDS[encoding]
     assert {"Yes", " no", "A", " Z"} <= ids.keys()
     assert {text: list(published.encode(text)) for text in ids} == {
         text: [number] for text, number in ids.items()
@@ -197,7 +197,7 @@ def test_ids_known_by_heart(encoding: str) -> None:
 def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, Yes and No have all their spellings; for another word the error names the extra."""
     monkeypatch.setitem(sys.modules, "bpe_openai", None)
-    source = vocabulary.openai("o200k_base")
+    source = tokens.openai_ids("o200k_base")
     found = asyncio.run(tokens.candidates("Yes", source))
     assert {token.text: token.id for token in found}["Yes"] == 13022
     assert {token.text for token in found} == {"Yes", " Yes", "yes", " yes", "YES", " YES"}
@@ -205,7 +205,7 @@ def test_usual_answer_words_need_no_vocabulary(monkeypatch: pytest.MonkeyPatch) 
         asyncio.run(tokens.candidates("Maybe", source))
 
 
-async def _encoded(source: vocabulary.Encoder, text: str) -> list[int]:
+async def _encoded(source: tokens.Encoder, text: str) -> list[int]:
     return list(await source(text))
 
 
@@ -228,8 +228,8 @@ def test_hugging_face_file(tmp_path: Path) -> None:
         )
     )
     for source in (tmp_path, tmp_path / "tokenizer.json"):
-        encoder = vocabulary.hugging_face(str(source))
+        encoder = tokens.hugging_face(str(source))
         assert [asyncio.run(_encoded(encoder, text)) for text in ("Yes", " Yes", "No")] == [[0], [1], [2]]
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="no tokenizer at"):
-        vocabulary.hugging_face(str(tmp_path))
+        tokens.hugging_face(str(tmp_path))

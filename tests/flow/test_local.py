@@ -19,10 +19,10 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal.cli.serve import command as serve_command
-from blindcal.endpoints import tokens, vocabulary
+from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.local_server import Served, ServerError, ServerSettings, serve
+from blindcal.endpoints.local_model import Served, ServerError, ServerSettings, serve
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
@@ -71,7 +71,7 @@ def test_killed_parent_takes_the_server_with_it(model: Path) -> None:
     """A server whose parent is killed outright ends by itself."""
     code = """
         import sys, pathlib
-        from blindcal.endpoints.local_server import *
+        from blindcal.endpoints.local_model import *
         with serve(pathlib.Path(sys.argv[1]), ServerSettings(context=256, threads=1)) as served:
             print(served.process.pid, served.base_url, flush=True)
             sys.stdin.read()
@@ -135,7 +135,7 @@ def test_out_of_memory(model: Path) -> None:
     """llama.cpp aborts when memory runs out; its parent lives on and says what to try."""
     code = """
         import resource, sys, pathlib
-        from blindcal.endpoints.local_server import *
+        from blindcal.endpoints.local_model import *
         resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
         try:
             with serve(pathlib.Path(sys.argv[1]), ServerSettings(threads=1)):
@@ -179,7 +179,7 @@ def test_flip_points(served: Served) -> None:
 
     async def measure() -> tuple[Score, Targets, float, float]:
         async with HttpEndpoint(address(served)) as endpoint:
-            encode = vocabulary.served(endpoint, served.model)
+            encode = tokens.served_vocabulary(endpoint, served.model)
             positive, negative = await tokens.candidates("Yes", encode), await tokens.candidates("No", encode)
             item = Item("fire", 1, (Message("prompt", PROMPTS[0]),))
             every = Targets(positive, negative, "max")

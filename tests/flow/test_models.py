@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from blindcal.cli.pull import command
-from blindcal.endpoints import model_file as models
+from blindcal.endpoints import local_model as models
 from blindcal.errors import InputError
 
 PAYLOAD = b"GGUF" + bytes(range(256)) * 2000

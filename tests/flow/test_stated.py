@@ -15,8 +15,8 @@ import pytest
 
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
+from blindcal.endpoints.free_text import INSTRUCTION, ask_confidence
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
-from blindcal.endpoints.verbalized import INSTRUCTION, ask_confidence
 from blindcal.errors import BlindcalError, FatalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS

@@ -13,10 +13,10 @@ import numpy as np
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import Prepared
 from blindcal.certifying.decide import decide
-from blindcal.endpoints import tokens, vocabulary
+from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.local_server import Served, ServerSettings, serve
+from blindcal.endpoints.local_model import Served, ServerSettings, serve
 from blindcal.items.catalogue import builtin
 from blindcal.items.question_files import load
 from blindcal.records import FloatArray, Item, Request, Targets
@@ -40,7 +40,7 @@ def write_questions(path: Path, n: int) -> Path:
 async def hidden(served: Served, items: list[Item]) -> tuple[Targets, FloatArray, ServedModel]:
     """The tokens of Yes and No, the log-odds that the server computes for each item, and its own name."""
     async with HttpEndpoint(Address(served.base_url, served.model, "completions")) as endpoint:
-        encode = vocabulary.served(endpoint, served.model)
+        encode = tokens.served_vocabulary(endpoint, served.model)
         yes, no = await tokens.candidates("Yes", encode), await tokens.candidates("No", encode)
         targets = Targets(yes[:1], no[:1])
         reader = await Reader.open(endpoint, items[0], targets)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from blindcal.endpoints.local_server import Served, ServerSettings, serve
+from blindcal.endpoints.local_model import Served, ServerSettings, serve
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
 from blindcal.items.eval_logs import LoggedQuestion, item_records

@@ -14,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from scipy.special import expit
 
-from blindcal.endpoints.vocabulary import IDS
+from blindcal.endpoints.tokens import IDS
 from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Token

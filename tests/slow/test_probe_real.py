@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from blindcal.endpoints import tokens, vocabulary
+from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.local_server import Served, serve
+from blindcal.endpoints.local_model import Served, serve
 from blindcal.errors import UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.probing.client import ProbeClient
@@ -33,7 +33,7 @@ def test_real_server_under_a_name_of_openai(served: Served) -> None:
 
     async def chosen(tokenizer: str | None) -> tokens.Choice:
         async with HttpEndpoint(Address(served.base_url + "/", "gpt-4o-mini"), environ={}) as endpoint:
-            found = await vocabulary.find(endpoint, endpoint, pilot, tokenizer)
+            found = await tokens.find_vocabulary(endpoint, endpoint, pilot, tokenizer)
             answers = await tokens.candidates_of(("Yes", "No"), found.encode)
             return await tokens.choose(endpoint, [pilot], answers, unsure=found.unsure)
 

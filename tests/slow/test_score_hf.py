@@ -18,8 +18,7 @@ from blindcal.cli.score import command
 from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.local_server import serve
-from blindcal.endpoints.model_file import installed_model
+from blindcal.endpoints.local_model import installed_model, serve
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Message, Targets

@@ -9,14 +9,13 @@ import pytest
 from scipy.special import expit, logsumexp
 from scipy.stats import binom
 
-from blindcal.endpoints.free_text import ask_json, parse_free_text
+from blindcal.endpoints.free_text import ask_confidence, ask_json, parse_free_text, parse_stated_choice
 from blindcal.endpoints.query_format import (
     ConfidenceQuestion,
     FreeTextQuestion,
     LogprobQuestion,
     TokenQuestion,
 )
-from blindcal.endpoints.verbalized import ask_confidence, parse_stated_choice
 from blindcal.errors import InputError
 from blindcal.records import INVALID, Message, Reply, Targets, Token
 

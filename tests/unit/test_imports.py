@@ -215,7 +215,7 @@ def quoted_flags(name: str) -> list[str]:
 
 #: Flags of other programs, and CSS variables.
 OTHERS_FLAGS = {
-    "blindcal.endpoints.model_file": (
+    "blindcal.endpoints.local_model": (
         "--quiet",
         "--no-deps",
         "--no-cache-dir",

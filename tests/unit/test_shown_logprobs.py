@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax
 
 from blindcal.endpoints.query_format import LogprobQuestion
-from blindcal.endpoints.shown_logprobs import FARTHEST, fault_in, shown_answers
+from blindcal.endpoints.replies import FARTHEST, fault_in, shown_answers
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Semantics
 
 WORDS = ("Yes", "No")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindcal.endpoints.verbalized import parse_verbalized
+from blindcal.endpoints.free_text import parse_verbalized
 from paths import SHARED
 
 READ = [

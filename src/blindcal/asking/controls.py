@@ -29,7 +29,7 @@ import msgspec
 
 from blindcal.asking.governor import FinalOutcome
 from blindcal.asking.job import Job
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError, UnfitError
 from blindcal.probing.bias_checks import IRRESISTIBLE

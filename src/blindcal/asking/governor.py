@@ -26,7 +26,7 @@ from blindcal.asking.rate_control import (
     bytes_of,
 )
 from blindcal.asking.run_context import RunContext, Stopped
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import ITEM_STATUSES, Accepted
 from blindcal.errors import (

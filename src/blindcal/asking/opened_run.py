@@ -12,8 +12,8 @@ import msgspec
 from blindcal.asking.governor import Governor
 from blindcal.asking.run_context import RunContext
 from blindcal.atomic_write import writing
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.address import Address
-from blindcal.endpoints.base import Endpoint
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import FileError

@@ -20,7 +20,7 @@ from blindcal.asking.run_context import Limits, RunContext, blocking
 from blindcal.auditing.conclude import conclude
 from blindcal.auditing.prepare import ReadyAudit, prepare
 from blindcal.auditing.prepared import Session
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem

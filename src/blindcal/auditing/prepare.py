@@ -16,8 +16,7 @@ from blindcal.auditing.choice import METHOD_OF, ONCE, MethodChoice
 from blindcal.auditing.item_sample import sample_stages
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.design import Design
-from blindcal.endpoints import tokens, vocabulary
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint, tokens
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
@@ -26,7 +25,7 @@ from blindcal.endpoints.query_format import (
     LogprobQuestion,
     TokenQuestion,
 )
-from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
+from blindcal.endpoints.replies import TOP_LOGPROBS
 from blindcal.endpoints.tokens import Choice
 from blindcal.errors import InputError, UnfitError
 from blindcal.items.catalogue import open_items
@@ -294,9 +293,9 @@ async def choose_tokens(
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
     try:
         if by_hand:
-            known = vocabulary.Vocabulary(vocabulary.served(endpoint, settings.endpoint.model))
+            known = tokens.Vocabulary(tokens.served_vocabulary(endpoint, settings.endpoint.model))
         else:
-            known = await vocabulary.find(endpoint, patient, pilots[0], prompt.tokenizer)
+            known = await tokens.find_vocabulary(endpoint, patient, pilots[0], prompt.tokenizer)
         ids = prompt.positive_ids, prompt.negative_ids
         answers = await tokens.candidates_of(settings.answer_words, known.encode, ids)
         return await tokens.choose(patient, pilots, answers, settings.target_semantics, unsure=known.unsure)

@@ -8,16 +8,17 @@ from typing import Any, Self
 import msgspec
 
 from blindcal.asking.run_context import RunContext
-from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
 from blindcal.endpoints.query_format import (
+    CONSTRAINTS,
     ConfidenceQuestion,
+    ConstraintName,
     FreeTextQuestion,
     LogprobQuestion,
     QuestionFormat,
     TokenQuestion,
 )
 from blindcal.endpoints.refusals import Accepted
-from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS
+from blindcal.endpoints.replies import TOP_LOGPROBS
 from blindcal.errors import InputError
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS, Method
@@ -80,7 +81,6 @@ class Prepared:
                 most,
                 tempered=method.tempered,
                 seed=seed,
-                constraint=self.constraint,
             )
         if self.constraint is not None:
             most = max(most, CONSTRAINTS[self.constraint].max_tokens)

@@ -37,7 +37,7 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.estimate.certification import CHOOSING, KnownRange, certified_bound, items_needed
 from blindcal.prices import Prices

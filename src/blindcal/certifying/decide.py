@@ -38,7 +38,7 @@ from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepared import AskedSettings, Prepared
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.design import make_round
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items

@@ -12,8 +12,8 @@ from blindcal.cli import options
 from blindcal.cli.console import print_stage
 from blindcal.cli.pull import pull_with_progress
 from blindcal.cli.result_summary import print_result
-from blindcal.endpoints import local_server as local
-from blindcal.endpoints import model_file as models
+from blindcal.endpoints import local_model as local
+from blindcal.endpoints import local_model as models
 from blindcal.items import catalogue
 from blindcal.items.record_files import as_line
 from blindcal.progress_bar import ProgressBar

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from blindcal.endpoints import model_file as models
+from blindcal.endpoints import local_model as models
 from blindcal.progress_bar import count_bar
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from blindcal.cli import options
-from blindcal.endpoints import local_server as local
+from blindcal.endpoints import local_model as local
 from blindcal.errors import InputError
 from blindcal.field_rules import rules_of
 from blindcal.items import catalogue

@@ -1,0 +1,19 @@
+"""Models: requests in, replies out. `Endpoint` is the one interface; callers use nothing else."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from blindcal.records import Reply, Request
+
+
+class Endpoint(Protocol):
+    """A model; ``ask`` raises only `RetryableError`, `FatalError` (ends a run) or `ReplyError`."""
+
+    async def ask(self, request: Request) -> Reply:
+        """Send one request and return its reply."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections; may be called more than once."""
+        ...

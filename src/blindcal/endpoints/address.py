@@ -1,4 +1,4 @@
-"""The address of a model: base URL, model name, key variable, and facts about known services."""
+"""The address of a model: base URL, model name and key variable, and the services that need a key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from blindcal.text import printable
 
 Api: TypeAlias = Literal["chat", "completions"]
 
-OPENAI = "https://api.openai.com/v1"
+OPENAI_HOST = "api.openai.com"
+OPENAI = f"https://{OPENAI_HOST}/v1"
 _PORTS = {"http": 80, "https": 443}
 _NEVER = re.compile(r"[\s\x00-\x1f\x7f\\]")  # urlsplit() accepts or silently drops these
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
@@ -135,51 +136,24 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service that requires an API key; this only words advice, as what the probe measures always wins.
+    """A service that requires an API key; a leading dot of ``host`` matches all subdomains.
 
-    A leading dot of ``host`` matches all subdomains. ``lacks`` are fields documented as refused or ignored.
-    With ``openai_ids``, models with OpenAI's names use its published token ids.
+    This only words advice: what the probe measures always wins.
     """
 
     name: str
     host: str
     key_variable: str
-    source: str
-    _: KW_ONLY
-    lacks: frozenset[str] = frozenset()
-    openai_ids: bool = False
 
-    def lacking(self, field: str) -> str:
-        """A sentence about a field that the service does not take, or an empty string."""
-        if field not in self.lacks:
-            return ""
-        return f"{self.name} documents {field} as not supported ({self.source}, read {LOOKED_UP})"
-
-
-LOOKED_UP = "2026-11-16"
-"""Date on which the sources of all services were read."""
-_LANGCHAIN = "https://reference.langchain.com/python/langchain-community/llms/openai/AzureOpenAI"
-_OPENROUTER = "https://openrouter.ai/docs/api-reference/overview"
-_FIREWORKS = "https://docs.fireworks.ai/guides/querying-text-models"
-_ANTHROPIC = "https://platform.claude.com/docs/en/api/openai-sdk"
-_LOGITS = frozenset({"logit_bias", "logprobs", "top_logprobs"})
 
 SERVICES = (
-    Service(
-        "OpenAI",
-        "api.openai.com",
-        "OPENAI_API_KEY",
-        "https://github.com/openai/openai-python",
-        openai_ids=True,
-    ),
-    Service("Azure OpenAI", ".openai.azure.com", "AZURE_OPENAI_API_KEY", _LANGCHAIN),
-    Service("OpenRouter", "openrouter.ai", "OPENROUTER_API_KEY", _OPENROUTER),
-    Service("Together", "api.together.xyz", "TOGETHER_API_KEY", "https://docs.together.ai/docs/logprobs"),
-    Service("Fireworks", "api.fireworks.ai", "FIREWORKS_API_KEY", _FIREWORKS),
-    Service(
-        "Groq", "api.groq.com", "GROQ_API_KEY", "https://console.groq.com/docs/openai", lacks=_LOGITS | {"n"}
-    ),
-    Service("Anthropic", "api.anthropic.com", "ANTHROPIC_API_KEY", _ANTHROPIC, lacks=_LOGITS | {"n", "seed"}),
+    Service("OpenAI", OPENAI_HOST, "OPENAI_API_KEY"),
+    Service("Azure OpenAI", ".openai.azure.com", "AZURE_OPENAI_API_KEY"),
+    Service("OpenRouter", "openrouter.ai", "OPENROUTER_API_KEY"),
+    Service("Together", "api.together.xyz", "TOGETHER_API_KEY"),
+    Service("Fireworks", "api.fireworks.ai", "FIREWORKS_API_KEY"),
+    Service("Groq", "api.groq.com", "GROQ_API_KEY"),
+    Service("Anthropic", "api.anthropic.com", "ANTHROPIC_API_KEY"),
 )
 
 

@@ -25,7 +25,7 @@ import msgspec
 from blindcal.endpoints import refusals, replies, secrets
 from blindcal.endpoints.address import Address, is_loopback
 from blindcal.endpoints.refusals import OPENAI_SAMPLERS, Accepted, changes_nothing
-from blindcal.endpoints.shown_logprobs import BY_ID, named_by_id
+from blindcal.endpoints.replies import BY_ID, named_by_id
 from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.json_form import JsonError, read_json
 from blindcal.records import Message, Reply, Request

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName
-from blindcal.endpoints.free_text import FreeText, ask_json, parse_free_text, parse_json_text
-from blindcal.endpoints.replies import REFUSED
-from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in, shown_answers
-from blindcal.endpoints.verbalized import Verbalized, ask_confidence, parse_stated_choice, parse_verbalized
+from blindcal.endpoints.free_text import (
+    FreeText,
+    Verbalized,
+    ask_confidence,
+    ask_json,
+    parse_free_text,
+    parse_json_text,
+    parse_stated_choice,
+    parse_verbalized,
+)
+from blindcal.endpoints.replies import REFUSED, TOP_LOGPROBS, fault_in, shown_answers
 from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.query_seeds import query_seeds
 from blindcal.records import (
@@ -29,6 +36,7 @@ from blindcal.records import (
     Request,
     Semantics,
     Targets,
+    Token,
 )
 from blindcal.text import printable, shortened, spoken, visible
 
@@ -39,6 +47,48 @@ ANSWER_TOKENS: Mapping[AnswerFormat, int] = MappingProxyType({"word": 1, "senten
 REASONING_TOKENS = 4000
 """Maximum tokens to suggest for a model that reasons."""
 _STATED_CHARACTERS = 2000
+
+ConstraintName: TypeAlias = Literal["allowed_token_ids", "structured_outputs", "guided_choice", "grammar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A request field that allows only some answers; ``measures`` says how that changes what is measured.
+
+    Servers use different fields and mostly ignore those that they do not know, so a constraint is used only
+    after the probe has seen it act.
+    """
+
+    measures: str
+    fields: Callable[[Sequence[Token]], dict[str, Any]]
+    max_tokens: int = 16
+    by_id: bool = False
+
+
+def _by_words(name: str, allowed: Callable[[list[str]], object]) -> Constraint:
+    return Constraint(
+        f"only the answers are possible ({name}): each token is drawn among those that can begin or continue "
+        "one of them",
+        lambda tokens: {name: allowed([token.text for token in tokens])},
+    )
+
+
+def _grammar(words: Iterable[str]) -> str:
+    return f"root ::= {' | '.join(json.dumps(word, ensure_ascii=False) for word in words)}"
+
+
+#: By name, the one that changes least first.
+CONSTRAINTS: Mapping[ConstraintName, Constraint] = {
+    "allowed_token_ids": Constraint(
+        "only these tokens are allowed (allowed_token_ids), and compared with each other",
+        lambda tokens: {"allowed_token_ids": [token.id for token in tokens]},
+        max_tokens=1,
+        by_id=True,
+    ),
+    "structured_outputs": _by_words("structured_outputs", lambda words: {"choice": words}),
+    "guided_choice": _by_words("guided_choice", lambda words: words),
+    "grammar": _by_words("grammar", _grammar),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +172,7 @@ class TokenQuestion(QuestionFormat):
 
     def __post_init__(self) -> None:
         if self.constraint is not None:
-            tokens = self.targets.tokens
-            constraint = CONSTRAINTS[self.constraint]
-            self._fields.update(constraint.fields([t.text for t in tokens], [t.id for t in tokens]))
+            self._fields.update(CONSTRAINTS[self.constraint].fields(self.targets.tokens))
         for meaning, side in enumerate(self.targets.by_answer):
             for token in side:
                 if self._meaning.setdefault(spoken(token.text), meaning) != meaning:
@@ -222,26 +270,20 @@ class FreeTextQuestion(UnbiasedQuestion):
     max_tokens: int = ANSWER_TOKENS["sentence"]
     _: KW_ONLY
     tempered: bool = True
-    fields: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
-    constraint: ConstraintName | None = None
 
     @property
     def about_answers(self) -> str:
-        if self.constraint is not None:
-            return CONSTRAINTS[self.constraint].measures
         if self.form == "json":
             return "the answers are JSON, and its field counts"
         return "the answers are free text, and what a text settles on counts, after any reasoning"
 
     def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request:
-        constrained = {} if self.constraint is None else CONSTRAINTS[self.constraint].fields(self.words)
         return Request(
             ask_json(messages, self.words) if self.form == "json" else messages,
             temperature=temperature,
             max_tokens=self.max_tokens,
             seed=_seed(self.seed, 1.0 if temperature is None else temperature, number),
-            fields={**self.fields, **constrained},
         )
 
     def parse(self, reply: Reply) -> ParsedAnswer:

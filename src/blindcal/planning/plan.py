@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.endpoints import vocabulary
-from blindcal.endpoints.free_text import ask_json
-from blindcal.endpoints.verbalized import INSTRUCTION, ask_confidence
+from blindcal.endpoints import tokens
+from blindcal.endpoints.free_text import INSTRUCTION, ask_confidence, ask_json
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
@@ -184,9 +183,9 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     stated, instruction = settings.estimator_name == "stated", settings.prompt.instruction
     longest = float(settings.max_tokens(settings.prompt.answer_format or "word"))
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
-    if tokenizer is not None or vocabulary.openai_encoding(model) is not None:
+    if tokenizer is not None or tokens.openai_encoding(model) is not None:
         with contextlib.suppress(MissingExtraError):
-            encode = vocabulary.named(tokenizer or model)
+            encode = tokens.named_vocabulary(tokenizer or model)
             total = 0
             for item in items:
                 asked = item.messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat, TokenQuestion
 from blindcal.errors import ReplyError
 from blindcal.probing.findings import Finding, FindingOutcome

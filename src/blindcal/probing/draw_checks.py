@@ -8,19 +8,20 @@ setting must differ between requests (METHOD 9): otherwise it is greedy, or a ca
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from scipy.special import betaln
 
-from blindcal.endpoints.query_format import FreeTextQuestion, TokenQuestion
+from blindcal.endpoints.query_format import CONSTRAINTS, ConstraintName, FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, ReplyError
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.response_curve import CurveEvidence, Observation, Query, ask_all, ask_until_settled
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Reply, Request, Targets
 
 HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts
 FIRST_DRAWS = 4  # of each item at the highest temperature
@@ -32,6 +33,35 @@ REPEATS = 4  # of each item at the endpoint's own setting, and once more if all 
 AT_ONCE = 4  # answers asked for in one request
 MOST_AT_ONCE = 8  # requests for several answers
 IDENTICAL = 0.01  # probability of what came back, if the answers to one request were independent
+
+
+async def constraint_acts(
+    name: ConstraintName,
+    ask: Callable[[Request], Awaitable[Reply]],
+    items: Sequence[Item],
+    targets: Targets,
+) -> bool:
+    """Test a constraint with at most two queries per item; refused items are skipped.
+
+    Each item is asked with one answer allowed, then another; a constraint that is ignored fails to produce
+    one of them. Sampled answers may agree by luck, so pass several items.
+    """
+    constraint, question = CONSTRAINTS[name], TokenQuestion(targets)
+    turns = itertools.cycle(reversed([*enumerate(targets.by_answer)]))  # of two answers, the positive first
+    seen = set()
+    for item in items:
+        for number, tokens in itertools.islice(turns, 2):
+            fields = constraint.fields(tokens)
+            try:
+                reply = await ask(Request(item.messages, max_tokens=constraint.max_tokens, fields=fields))
+            except FatalError:
+                return False
+            except ReplyError:
+                continue
+            if question.parse(reply).answer != number:
+                return False
+            seen.add(number)
+    return len(seen) > 1
 
 
 class DrawChecks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from blindcal.endpoints.constraints import ConstraintName
+from blindcal.endpoints.query_format import ConstraintName
 from blindcal.records import AnswerFormat, Targets, Way
 
 ProbeVerdict: TypeAlias = Way | Literal["not auditable"]

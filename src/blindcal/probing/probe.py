@@ -18,16 +18,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.constraints import CONSTRAINTS, ConstraintName, effect
-from blindcal.endpoints.query_format import FreeTextQuestion, QuestionFormat, TokenQuestion
+from blindcal.endpoints import Endpoint
+from blindcal.endpoints.query_format import (
+    CONSTRAINTS,
+    ConstraintName,
+    FreeTextQuestion,
+    QuestionFormat,
+    TokenQuestion,
+)
 from blindcal.endpoints.refusals import ITEM_STATUSES
-from blindcal.endpoints.shown_logprobs import TOP_LOGPROBS, fault_in
+from blindcal.endpoints.replies import TOP_LOGPROBS, fault_in
 from blindcal.errors import FatalError, InputError, UnsupportedError
 from blindcal.probing.bias_checks import BiasChecks
 from blindcal.probing.choice_checks import ChoiceChecks
 from blindcal.probing.client import ProbeClient
-from blindcal.probing.draw_checks import DrawChecks
+from blindcal.probing.draw_checks import DrawChecks, constraint_acts
 from blindcal.probing.findings import QUESTIONS, Finding, Probe, ProbeVerdict
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
@@ -254,15 +259,15 @@ class _Probing:
                 self.legible = before
 
     async def _constrain(self) -> None:
-        """Hot answers are often not answer words; forcing JSON would change what is measured."""
+        """Hot answers are often not answer words."""
         question = self.draws.question
         if not isinstance(question, TokenQuestion):
             return
         for name, constraint in CONSTRAINTS.items():
-            if constraint.form != "word" or (constraint.by_id and self.no_ids):
+            if constraint.by_id and self.no_ids:
                 continue
             items = self.bias.items[:CONSTRAINED]
-            if await effect(name, self.client.asked, items, self.client.targets) == "acts":
+            if await constraint_acts(name, self.client.asked, items, self.client.targets):
                 self.constraint = name
                 self.draws.question = replace(question, constraint=name, max_tokens=constraint.max_tokens)
                 self.find("only the answers allowed", "good", f"yes, by {name}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blindcal.endpoints.verbalized import parse_verbalized
+from blindcal.endpoints.free_text import parse_verbalized
 from blindcal.errors import InputError
 from blindcal.items.record_files import READERS
 from blindcal.items.score_files import (

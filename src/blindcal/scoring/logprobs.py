@@ -18,8 +18,8 @@ from typing import Literal, Self, TypeAlias
 import numpy as np
 from scipy.special import logsumexp
 
-from blindcal.endpoints.base import Endpoint
-from blindcal.endpoints.shown_logprobs import BY_ID, fault_in
+from blindcal.endpoints import Endpoint
+from blindcal.endpoints.replies import BY_ID, fault_in
 from blindcal.endpoints.tokens import one_spelling
 from blindcal.errors import FatalError, ReplyError
 from blindcal.records import Item, Reply, Request, Targets, Token

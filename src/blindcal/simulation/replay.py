@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from blindcal.endpoints.verbalized import ask_confidence
+from blindcal.endpoints.free_text import ask_confidence
 from blindcal.errors import InputError
 from blindcal.field_rules import FromZero, NotNegative
 from blindcal.json_form import JsonError, read_json

@@ -19,7 +19,7 @@ import numpy as np
 
 from blindcal.asking.controls import ask_forced, bias_ignored
 from blindcal.asking.job import Job
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
 from blindcal.probing.bias_checks import IRRESISTIBLE

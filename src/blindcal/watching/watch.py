@@ -16,7 +16,7 @@ from blindcal.asking.opened_run import opened_run
 from blindcal.asking.run_context import Limits, RunContext, blocking
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepared import AskedSettings
-from blindcal.endpoints.base import Endpoint
+from blindcal.endpoints import Endpoint
 from blindcal.errors import InputError, UnfitError
 from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
 from blindcal.methods import METHODS
