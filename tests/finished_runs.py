@@ -46,7 +46,7 @@ KINDS = {
     "groups": Kind(columns={"group": lambda k: f"g{k // 5}" if k < 200 else f"alone{k}"}),
     "parts": Kind(
         columns={"topic": lambda k: ("law", "law", "physics", "cooking")[k % 4]},
-        settings={"by_field": "topic", "simultaneous": True},
+        settings={"by_field": "topic"},
     ),
     "choices": Kind(n=240, answers=4, settings={"queries": 2}),
     "logprobs": Kind(settings={"method": "logprobs"}, behaviour={"logprobs": True}),

@@ -13,7 +13,7 @@ import numpy as np
 
 from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, finite, no_findings
+from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, no_findings
 from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.published.blind import blind
@@ -24,13 +24,7 @@ from blindcal.estimate.published.face_value import (
     sampled_shares,
     stated,
 )
-from blindcal.estimate.uncertainty import (
-    findings_beyond,
-    heterogeneity_pvalue,
-    holm,
-    level_of_each,
-    outlier_pvalues,
-)
+from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray
 
@@ -48,8 +42,7 @@ class Evidence:
 
     ``labels``, ``groups`` and ``parts`` (the part of a breakdown) have one entry per item. ``members`` are
     the items that take part, ``None`` for all. ``choices`` is the number of answers per item, ``None`` for
-    two. With ``resamples=0`` there are no intervals. ``simultaneous`` asks that the intervals of all parts
-    hold together; ``far_level``, the level of each of them, follows from it.
+    two. With ``resamples=0`` there are no intervals.
     """
 
     method: str
@@ -65,8 +58,6 @@ class Evidence:
     noise: NoisePosterior = field(default_factory=NoisePosterior)
     resamples: int = 1000
     choices: IntArray | None = None
-    simultaneous: bool = False
-    far_level: float | None = None
 
     @property
     def problem(self) -> Problem:
@@ -121,18 +112,16 @@ def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
     if evidence.parts is None:
         return findings
     parts, pvalue = _by_part(evidence, problem, evidence.parts)
-    joint = evidence.simultaneous and any(part.ece.has_interval for part in parts)
-    return replace(findings, parts=parts, parts_pvalue=pvalue, parts_level=evidence.level if joint else None)
+    return replace(findings, parts=parts, parts_pvalue=pvalue)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Findings, what was read, and what parts are compared by: gaps below and above 1/2, a p-value."""
+    """Findings, what was read, and what parts are compared by: gaps below and above 1/2."""
 
     findings: Findings
     problem: Problem
     half_gaps: tuple[FloatArray, FloatArray] | None = None
-    calibrated_pvalue: float | None = None
 
 
 def _read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
@@ -160,11 +149,9 @@ def _are_few(items: int, positive: int) -> bool:
 def _by_part(
     evidence: Evidence, problem: Problem, names: Sequence[str | None]
 ) -> tuple[tuple[Part, ...], float | None]:
-    parts, compared, calibrated = [], [], []
+    parts, compared = [], []
     of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
     items = evidence.items
-    if evidence.simultaneous:
-        evidence = replace(evidence, far_level=level_of_each(evidence.level, np.unique(of_item[items]).size))
     for name in sorted(set(of_item)):
         reading = _read_some(evidence, problem, np.flatnonzero(of_item == name))
         mine = items[of_item[items] == name]
@@ -174,17 +161,13 @@ def _by_part(
         parts.append(
             Part(name, mine.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
         )
-        calibrated.append(None if few else reading.calibrated_pvalue)
         if not few:
             compared.append(reading.half_gaps)
-    parts = [replace(part, calibrated_pvalue=p) for part, p in zip(parts, holm(calibrated), strict=True)]
     # no p-value if a method does not estimate its own noise
     known = [gaps for gaps in compared if gaps is not None]
     if len(known) < 2 or len(known) < len(compared):
         return tuple(parts), None
     values, covariances = map(list, zip(*known, strict=True))
-    each = iter(outlier_pvalues(values, covariances))
-    parts = [part if part.few else replace(part, same_pvalue=next(each)) for part in parts]
     return tuple(parts), heterogeneity_pvalue(values, covariances)
 
 
@@ -222,16 +205,7 @@ def _by_answer(
 
 def _read_latent(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
     fit = fit_problem(problem, bins=evidence.bins, level=evidence.level, resamples=evidence.resamples)
-    findings = fit.findings(brief=brief)
-    if evidence.far_level is not None:
-        findings = findings_beyond(findings, fit.at(level=evidence.far_level).findings(brief=True))
-    tested = brief and evidence.resamples
-    return _Reading(
-        findings,
-        fit.problem,
-        fit.half_gaps if evidence.resamples else None,
-        finite(fit.calibrated_pvalue) if tested else None,
-    )
+    return _Reading(fit.findings(brief=brief), fit.problem, fit.half_gaps if evidence.resamples else None)
 
 
 def _read_blind(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:  # noqa: ARG001 - nothing is slow

@@ -145,9 +145,6 @@ class EstimationSettings:
     )
     level: Annotated[InnerShare, "Confidence level of the intervals."] = 0.95
     resamples: Annotated[FromTwo, "Number of refits behind the intervals."] = 1000
-    simultaneous: Annotated[
-        bool, "Whether the intervals of all parts of a breakdown hold together with the confidence level."
-    ] = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -175,7 +172,7 @@ _PART_OF = {field.name: part for part, kind in _PARTS.items() for field in field
 # Options that shape no query, and may change when a run is continued.
 _FREE = {
     *("api_key_env", "timeout", "data_dir", "sample", "role"),
-    *("level", "resamples", "by_field", "simultaneous", "estimator"),
+    *("level", "resamples", "by_field", "estimator"),
 }
 
 
@@ -223,12 +220,6 @@ class Settings:
         if self.prompt.instruction is not None and self.design.method not in (AUTO, "verbalized"):
             raise InputError(
                 f"instruction: only verbalized asks in words of its own, not {self.design.method}"
-            )
-        if self.estimation.simultaneous and self.prompt.by_field is None:
-            raise InputError(
-                "simultaneous: is about the parts of a breakdown, and there is none",
-                remedy="name its field with {by_field}",
-                options={"by_field": ...},
             )
         self._check_answers()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,7 +19,7 @@ from blindcal.report.check_summary import junit, summary, workflow_commands
 from blindcal.results.check import CheckResult, check
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
-from commanding import blindcal
+from commanding import blindcal, printed_error
 from finished_runs import FinishedRuns
 
 REFITS = 60
@@ -32,12 +33,9 @@ def run(finished_runs: FinishedRuns) -> Path:
 
 def bound(run: Path, confidence: float) -> tuple[float, float]:
     """The ECE, and the upper end of its interval that is passed with probability 1 - confidence."""
-    opened = open_run(run)
-    high = opened.fit(level=2 * confidence - 1, resamples=REFITS).ece.high
-    value = opened.result.ece.value
-    assert value is not None
-    assert high is not None
-    return value, high
+    ece = open_run(run).fit(level=2 * confidence - 1, resamples=REFITS).ece
+    assert ece.high is not None
+    return float(ece), ece.high
 
 
 def checked(run: Path, *limits: object) -> Result:
@@ -61,19 +59,14 @@ def test_the_bound_decides(run: Path) -> None:
     assert limit["bound"] == pytest.approx(high)
     alone = checked(run, "--max-ece", value + 1e-6, "--estimate")
     assert (alone.exit_code, "by the estimate alone" in alone.output) == (0, True)
-
-
-def test_more_confidence_asks_for_more(run: Path) -> None:
-    """A limit that holds 80% surely need not hold 99% surely."""
-    limit = (bound(run, 0.8)[1] + bound(run, 0.99)[1]) / 2
-    assert checked(run, "--max-ece", limit, "--confidence", 0.8).exit_code == 0
-    assert checked(run, "--max-ece", limit, "--confidence", 0.99).exit_code == 4
+    between = (bound(run, 0.8)[1] + bound(run, 0.99)[1]) / 2
+    for confidence, status in ((0.8, 0), (0.99, 4)):
+        assert checked(run, "--max-ece", between, "--confidence", confidence).exit_code == status
 
 
 def test_all_limits_must_hold(run: Path) -> None:
     """Limits from below are held from below, and one that fails decides."""
-    accuracy = AuditResult.load(run / "result.json").accuracy.value
-    assert accuracy is not None
+    accuracy = float(AuditResult.load(run / "result.json").accuracy)
     generous = ("--max-ece", 0.9, "--min-accuracy", 0.5, "--min-auroc", 0.5, "--max-brier", 0.5)
     assert checked(run, *generous, "--max-invalid", 0).exit_code == 0
     assert checked(run, "--max-ece", 0.9, "--min-accuracy", accuracy + 0.01).exit_code == 3
@@ -89,17 +82,13 @@ def test_a_result_alone_is_bounded_by_its_own_interval(run: Path, tmp_path: Path
     assert checked(alone, "--max-ece", high + 0.2, "--confidence", 0.99).exit_code == 4
 
 
-def test_a_method_without_intervals_needs_the_estimate(finished_runs: FinishedRuns) -> None:
-    """blind has no interval: nothing is sure, and the way out is named."""
+def test_bounds_need_a_fit(finished_runs: FinishedRuns) -> None:
+    """blind has no interval and says what helps; what counts is who read the answers, not who asked."""
     folder = finished_runs.original("blind").folder
     done = checked(folder, "--max-ece", 0.9)
     assert done.exit_code == 4
     assert "blind gives no intervals; --estimate checks the estimates themselves" in done.output
     assert checked(folder, "--max-ece", 0.9, "--estimate").exit_code == 0
-
-
-def test_answers_of_another_method_read_by_latent_have_bounds(finished_runs: FinishedRuns) -> None:
-    """What counts is who read the answers, not who asked for them."""
     verdict = check(finished_runs.original("logprobs").folder, max_ece=0.9, resamples=REFITS).verdicts[0]
     assert (verdict.outcome, verdict.bound is None) == ("passed", False)
 
@@ -110,6 +99,58 @@ def test_without_a_limit_or_a_run_it_fails(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no limit to check"):
         check(run)
     assert checked(tmp_path / "nothing", "--max-ece", 0.1).exit_code == 1
+    assert checked(run, "--max-ece", 0.1, "--by", "--estimate").exit_code == 2
+    assert "run its audit again with --by" in printed_error(checked(run, "--max-ece", 0.5, "--by"))
+
+
+# Parts
+
+
+def test_a_part_fails_only_if_it_is_shown_to_be_beyond(finished_runs: FinishedRuns) -> None:
+    """A part that is wrong wherever it is sure fails; the others may be beyond the limit by chance."""
+    run = finished_runs.original("parts").opened()
+    law = np.array(run.parts) == "law"
+    swapped = replace(run, labels=np.where(law, 1 - run.labels, run.labels))
+    result = check(swapped, max_ece=0.03, by_part=True, resamples=REFITS)
+    parts = {verdict.part: verdict for verdict in result.parts}
+    assert {name: verdict.outcome for name, verdict in parts.items()} == {
+        **dict.fromkeys(("cooking", "physics"), "undecided"),
+        "law": "failed",
+    }
+    assert parts["law"].items == law.sum()
+    alone = swapped.fit(part="law", level=0.9, resamples=REFITS).ece.low
+    assert alone is not None
+    assert parts["law"].bound is not None
+    assert 0.03 < parts["law"].bound < alone  # three parts are held to more than one is
+    wide = check(swapped, max_ece=0.9, min_accuracy=0.05, by_part=True, resamples=REFITS)
+    assert (len(wide.verdicts), len(wide.parts), wide.outcome) == (2, 6, "passed")
+
+
+def test_a_failed_part_is_in_every_report(finished_runs: FinishedRuns, tmp_path: Path) -> None:
+    """The exit status, the console, the JSON, JUnit and the summary name it."""
+    run = finished_runs.original("parts").folder
+    report, text = tmp_path / "junit.xml", tmp_path / "summary.md"
+    limits = ("--min-accuracy", 0.995, "--by")
+    failed = checked(run, *limits, "--junit", report, "--summary", text)
+    assert failed.exit_code == 3, failed.output
+    assert "by topic: 3 shown to be beyond a limit" in failed.output
+    assert "failed     law, 200 items: accuracy at least 0.995" in failed.output
+    names = [case.get("name") for case in ElementTree.parse(report).getroot().iter("testcase")]
+    assert names[:2] == ["accuracy at least 0.995", "cooking: accuracy at least 0.995"]
+    assert "law: accuracy at least 0.995" in text.read_text()
+    record = json.loads(checked(run, *limits, "--json").stdout)
+    assert (record["by"], [part["outcome"] for part in record["parts"]]) == ("topic", ["failed"] * 3)
+
+
+def test_the_fit_of_a_part_is_that_of_its_own_answers(finished_runs: FinishedRuns) -> None:
+    """It has the part's items, and the estimates that the result shows for it."""
+    run = finished_runs.original("parts").opened()
+    for part in run.result.parts:
+        fit = run.fit(part=part.name, resamples=REFITS)
+        assert fit.items == part.items
+        assert fit.ece.value == pytest.approx(part.ece.value)
+    with pytest.raises(InputError, match="has no part 'x'"):
+        run.fit(part="x")
 
 
 # From results alone
@@ -166,19 +207,16 @@ def test_github_shows_the_summary(tmp_path: Path) -> None:
     """A Markdown table goes where GitHub Actions wants it, after what is there; names are text in it."""
     target = tmp_path / "summary.md"
     target.write_text("before\n")
+    hostile = str(stored(tmp_path, model=HOSTILE))
     runner = CliRunner(env={"GITHUB_STEP_SUMMARY": str(target)})
-    assert (
-        runner.invoke(app, ["check", str(stored(tmp_path, model=HOSTILE)), "--max-ece", "0.2"]).exit_code == 0
-    )
+    assert runner.invoke(app, ["check", hostile, "--max-ece", "0.2"]).exit_code == 0
     text = target.read_text()
     assert text.startswith("before\n### Calibration\n")
     (row,) = [line for line in text.splitlines() if "0.1250" in line]
     assert row.count("|") == 7
     assert "passed" in row
     assert not [word for word in ("<b>", "`", "@team", "](", "\u202e") if word in row]
-    text = summary(several(tmp_path))
-    assert text.count("\n| ") == 1 + 6
-    assert "95% confidence" in text
+    assert summary(several(tmp_path)).count("\n| ") == 1 + 6
 
 
 def test_github_annotates_the_pull_request(tmp_path: Path) -> None:

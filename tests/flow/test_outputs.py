@@ -81,11 +81,9 @@ WRITERS: dict[str, Callable[[World, Path], tuple[object, ...]]] = {
     "audit": lambda world, path: world.audit(path),
     "report": lambda world, path: ("report", world.run, "--out", path),
     "figures": lambda world, path: ("report", world.run, "--figures", path),
-    "tables": lambda world, path: ("report", world.run, "--csv", path),
     "junit": lambda world, path: ("check", world.run, "--max-ece", 1, "--estimate", "--junit", path),
     "summary": lambda world, path: ("check", world.run, "--max-ece", 1, "--estimate", "--summary", path),
     "compare": lambda world, path: ("compare", world.run, world.run, "--resamples", 20, "--html", path),
-    "curves": lambda world, path: ("compare", world.run, world.run, "--resamples", 20, "--figures", path),
     "merge": lambda world, path: ("merge", world.run, "--resamples", 20, "--out", path),
     "items": lambda _, path: ("items", "builtin", "--n", 20, "--out", path),
     "score": lambda world, path: (
@@ -172,10 +170,10 @@ def test_no_character_of_a_part_breaks_a_file(world: World, tmp_path: Path) -> N
     ended = blindcal("audit", items, *given, "--by", "part", "--out", tmp_path)
     assert ended.exit_code == 0, ended.exception
     assert "a\\ufffeb " in ended.output
-    written = blindcal("report", tmp_path, "--csv", tmp_path / "csv", "--figures", tmp_path / "figures")
+    written = blindcal("report", tmp_path, "--figures", tmp_path / "figures")
     assert written.exit_code == 0, written.exception
     ElementTree.parse(tmp_path / "figures" / "parts.svg")
-    for name in ("report.html", "csv/parts.csv", "result.json"):
+    for name in ("report.html", "result.json"):
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert not {"\0", "\x1b"} & set(text)
         assert name == "result.json" or not {"\ufffe", "\uffff"} & set(text)

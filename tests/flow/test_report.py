@@ -363,14 +363,13 @@ def test_a_large_run_is_a_small_page(full: AuditResult, tmp_path: Path) -> None:
     assert time.process_time() - begin < 8  # seconds of this process; about 1.5 on a quiet machine
 
 
-def test_the_command_writes_the_page_figures_and_tables(full: AuditResult, tmp_path: Path) -> None:
+def test_the_command_writes_the_page_and_the_figures(full: AuditResult, tmp_path: Path) -> None:
     """``blindcal report`` takes a folder or a result, says where all is, and repeats itself."""
     full.save(tmp_path / "result.json")
-    figures, tables = tmp_path / "figures", tmp_path / "tables"
-    done = blindcal("report", tmp_path, "--figures", figures, "--csv", tables)
+    figures = tmp_path / "figures"
+    done = blindcal("report", tmp_path, "--figures", figures)
     assert done.exit_code == 0
     assert (tmp_path / "report.html").read_text() == render(full)
     assert str(tmp_path / "report.html") in done.output
     assert {path.suffix for path in figures.iterdir()} == {".png", ".svg"}
-    assert (tables / "reliability.csv").exists()
     assert "none: no such run" in str(blindcal("report", tmp_path / "none").exception)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from scipy.stats import binomtest, kstest, norm
 
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
+    beyond,
     heterogeneity_pvalue,
     quadratic_pvalue,
     unseen_draws,
@@ -154,3 +157,18 @@ def test_draws_joined_by_an_unseen_share_are_like_clopper_and_pearson(right: int
     wide = exact.high - exact.low
     assert low == pytest.approx(exact.low, abs=0.1 * wide)
     assert high == pytest.approx(exact.high, abs=0.1 * wide)
+
+
+def test_a_far_interval_is_that_of_a_normal_distribution() -> None:
+    """If the refits are normal, the widened interval is exact although none of them is that far out."""
+    low, high = (0.4 + 0.03 * float(norm.ppf(share)) for share in (0.025, 0.975))
+    near = Estimate(0.4, low, high, 0.95)
+    few = Estimate(0.4, 0.33, 0.47, 0.9991)  # the extremes of few refits, which fall short
+    widened = beyond(near, few)
+    exact = [0.4 + 0.03 * float(norm.ppf(share)) for share in (0.00045, 0.99955)]
+    assert (widened.low, widened.high) == pytest.approx(exact)
+    assert widened.level == 0.9991
+    wide = beyond(near, replace(few, low=0.1))  # what an unseen share allows stays allowed
+    assert (wide.low, wide.high) == pytest.approx((0.1, widened.high))
+    assert beyond(Estimate(0.01, 0.0, 0.2, 0.95), Estimate(0.01, 0.0, 0.21, 0.99), least=0.0).low == 0.0
+    assert beyond(Estimate(0.3), Estimate(0.3)) == Estimate(0.3)

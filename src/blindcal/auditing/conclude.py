@@ -84,7 +84,6 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         noise=noise.posterior,
         resamples=settings.estimation.resamples,
         choices=items.choices,
-        simultaneous=settings.estimation.simultaneous,
     )
     findings = estimate(evidence)
     method = METHODS[settings.design.method]

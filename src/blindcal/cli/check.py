@@ -59,11 +59,6 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
     is_flag=True,
     help="Check each part of the audit's breakdown too: fails if a part is shown to be beyond a limit.",
 )
-@click.option(
-    "--every-part",
-    is_flag=True,
-    help="Require that each limit holds in every part, not only that no part is shown to be beyond it.",
-)
 @click.option("--partial", is_flag=True, help="Let an audit pass that was stopped early.")
 @options.field("resamples")
 @click.option("--junit", "junit_file", type=options.FILE, help="JUnit report to write.")
@@ -88,7 +83,6 @@ def command(
     confidence: float,
     estimate: bool,
     by_part: bool,
-    every_part: bool,
     partial: bool,
     resamples: int,
     junit_file: Path | None,
@@ -111,7 +105,7 @@ def command(
 
     With --by, a part fails only if its interval is beyond the limit as a whole. The intervals allow for the
     number of parts: if all parts are within their limits, at most one audit in twenty raises any alarm (at
-    --confidence 0.95). Parts that are undecided change nothing, unless --every-part is given.
+    --confidence 0.95). Parts that are undecided change nothing.
 
     \b
     Examples:
@@ -137,7 +131,7 @@ def command(
     for flag, given in (("--min-precision", min_precision), ("--model", model)):
         if given is not None and not certificates:
             raise click.UsageError(f"{flag} is about certificates, and none is given")
-    if (by_part or every_part) and estimate:
+    if by_part and estimate:
         raise click.UsageError("--by needs intervals, and --estimate ignores them")
     if annotate and as_json:
         raise click.UsageError("--annotate and --json both print to standard output; give one of them")
@@ -156,7 +150,6 @@ def command(
                 resamples=resamples,
                 partial=partial,
                 by_part=by_part,
-                every_part=every_part,
                 progress=progress,
             )
         checked.append(result)
@@ -207,7 +200,7 @@ def _print_parts(run: CheckResult) -> None:
         f"{count['passed']:,} within, {count['undecided']:,} undecided; if all are within, any fails in at "
         f"most {level_percent(1 - (run.confidence or 0.0))} of audits"
     )
-    for part in run.counting_parts:
+    for part in run.failed_parts:
         text = f"{part.words}: {check_summary.verdict_text(part)}"
         click.echo(f"  {part.outcome:<10} {printable(str(part.part), 40)}, {part.items:,} items: {text}")
 

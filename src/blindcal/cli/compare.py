@@ -16,9 +16,7 @@ from blindcal.report.comparison import (
     NAMES,
     OTHER_SEMANTICS,
     comparison_page,
-    draw_comparison,
     headline,
-    labels_of,
     pairing,
     verdict,
 )
@@ -33,12 +31,6 @@ from blindcal.text import printable
 @options.field("bins", help="Number of bins of the ECE. By default that of the runs.")
 @options.fields("level", "resamples")
 @click.option("--html", type=options.FILE, help="HTML file to write, with the table and the figures.")
-@click.option(
-    "--figures",
-    type=options.FOLDER,
-    metavar="FOLDER",
-    help="Folder to write the curves of both runs to, as PNG and SVG.",
-)
 @options.json_option()
 def command(
     run_a: Path,
@@ -47,7 +39,6 @@ def command(
     level: float,
     resamples: int,
     html: Path | None,
-    figures: Path | None,
     as_json: bool,
 ) -> None:
     """Compare two finished runs: another model, another prompt, before and after a change.
@@ -75,22 +66,15 @@ def command(
     if sys.stderr.isatty():
         print_stage(f"refitting {2 * resamples:,} times")
     comparison = compare(*runs, bins=bins, level=level, resamples=resamples)
-    written = []
-    if html is not None or figures is not None:
-        from blindcal.report.plots import save_drawings
-
-        drawings = draw_comparison([run.result for run in runs], labels_of(comparison))
-        written = [] if figures is None else save_drawings(drawings, figures)
-        if html is not None:
-            with atomic_write(html) as draft:
-                draft.write_text(comparison_page(comparison, drawings, runs), encoding="utf-8")
-            written.append(html)
+    if html is not None:
+        with atomic_write(html) as draft:
+            draft.write_text(comparison_page(comparison, runs), encoding="utf-8")
     if as_json:
         click.echo(json_line({**asdict(comparison), "paired": comparison.paired}))
         return
     _print(comparison)
-    for path in written:
-        click.echo(f"wrote {path}")
+    if html is not None:
+        click.echo(f"wrote {html}")
 
 
 def _print(comparison: RunComparison) -> None:

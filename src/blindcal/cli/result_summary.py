@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from blindcal.cli.console import WIDTH, print_field, print_table
-from blindcal.estimate.findings import Part
 from blindcal.evidence import FEW_ITEMS
-from blindcal.records import level_percent
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.wording import few_groups, item_count, percent
 from blindcal.results.result import RESULT_FILE, AuditResult
@@ -136,37 +134,18 @@ def _print_parts(result: AuditResult) -> None:
         chance = "they differ by more than chance" if pvalue < ALPHA else "their differences may be chance"
         verdict = f"{chance} (p-value {pvalue:.3g})"
     print_field("parts", f"{heading}; {verdict}")
-    tested = [part for part in result.parts if part.calibrated_pvalue is not None]
-    if tested:
-        miscalibrated = sum((part.calibrated_pvalue or 0.0) < ALPHA for part in tested)
-        different = sum(part.same_pvalue is not None and part.same_pvalue < ALPHA for part in tested)
-        print_field(
-            "alarms",
-            f"{miscalibrated:,} of {len(tested):,} parts with enough items are shown to be miscalibrated, "
-            f"{different:,} to differ from the others; in at most {ALPHA:.0%} of audits is any such alarm "
-            "false",
-        )
     rows = [
         [
             printable(part.name, 30),
             f"{part.items:,} items",
             f"ECE {part.ece:.3f}",
             "" if part.accuracy.value is None else f"accuracy {part.accuracy.value:.3f}",
-            "few items" if part.few else part_alarm(part),
+            "few items" if part.few else "",
         ]
         for part in result.parts
         if part in largest
     ]
     print_table(rows, "<><<<", indent=WIDTH)
-    if result.parts_level is not None:
-        sure = level_percent(result.parts_level)
-        print_field("note", f"these intervals hold for all parts together with {sure} confidence")
-
-
-def part_alarm(part: Part) -> str:
-    """What the tests show about a part; empty if nothing."""
-    tests = {"miscalibrated": part.calibrated_pvalue, "differs": part.same_pvalue}
-    return ", ".join(name for name, pvalue in tests.items() if pvalue is not None and pvalue < ALPHA)
 
 
 def _print_answers(result: AuditResult) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,14 @@ from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
-from blindcal.progress_bar import count_bar
 from blindcal.records import Estimate, level_percent
 from blindcal.results.merge import together
-from blindcal.results.run import PartThreshold, Run, open_run
+from blindcal.results.run import Run, open_run
 from blindcal.text import printable
 
 THRESHOLDS = np.arange(1, 20) / 20
 MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
 _RATES = ("precision", "recall", "accuracy", "positive_rate")
-_NEW_QUESTIONS = "expected of new questions like these, with a {} interval for each number by itself"
 
 
 @click.command("threshold")
@@ -61,12 +58,6 @@ _NEW_QUESTIONS = "expected of new questions like these, with a {} interval for e
     is_flag=True,
     help="Require only that the estimate reaches it; the deployed model falls short about half of the time.",
 )
-@click.option(
-    "--by", "by_part", is_flag=True, help="Choose a threshold for each part of the audit's breakdown."
-)
-@options.field(
-    "simultaneous", help="With --by: let the promises of all parts hold together with the confidence."
-)
 @options.fields("level", "resamples")
 @click.option(
     "--snippet",
@@ -78,8 +69,6 @@ def command(
     runs: tuple[Path, ...],
     confidence: float,
     estimate: bool,
-    by_part: bool,
-    simultaneous: bool,
     level: float,
     resamples: int,
     snippet: str | None,
@@ -99,44 +88,22 @@ def command(
     all right answers that do. A false positive is a wrong answer that counts, a false negative a right one
     that does not.
 
-    With --by, each part of the audit's breakdown has a threshold of its own, from its own answers. Each
-    promise then holds by itself: of 20 parts, one may fall short. With --simultaneous all hold together.
-
     \b
     Examples:
       blindcal threshold runs/boolq-gpt-4o-mini
       blindcal threshold runs/boolq-gpt-4o-mini --precision 0.95
       blindcal threshold runs/boolq-gpt-4o-mini --cost-fp 5 --cost-fn 1 --snippet curl
-      blindcal threshold runs/mmlu-gpt-4o-mini --precision 0.9 --by --simultaneous
 
     \b
     Exit status:
       0  a threshold was found
-      1  no threshold reaches the goal (with --by: in no part), or the run cannot be read
+      1  no threshold reaches the goal, or the run cannot be read
       2  a wrong command line
     """
-    _check_options(goal, by_part=by_part, simultaneous=simultaneous, snippet=snippet)
+    _check_options(goal, snippet)
     opened = [open_run(run) for run in runs]
     run = together(opened) if len(opened) > 1 else opened[0]
     _warn_about_run(run)
-    sure = None if estimate else confidence
-    if by_part:
-        with count_bar(unit="part", delay=2, disable=None) as progress:
-            parts = run.part_thresholds(
-                **goal,
-                confidence=sure,
-                simultaneous=simultaneous,
-                level=level,
-                resamples=resamples,
-                progress=progress,
-            )
-        if all(part.chosen is None for part in parts):
-            raise NotIdentifiedError(f"no part has such a threshold: {parts[0].why}")
-        if as_json:
-            click.echo(json_line([_part_record(part) for part in parts]))
-        else:
-            _print_parts(parts, run, goal, sure, simultaneous=simultaneous)
-        return
     if sys.stderr.isatty():
         print_stage(f"refitting {resamples:,} times")
     fit = run.fit(level=level, resamples=resamples).deployable
@@ -144,6 +111,7 @@ def command(
         points = fit.operating_at(expit(MARGINS) if fit.by_margin else THRESHOLDS)
         _print_all(points, run, level, as_json, by_margin=fit.by_margin)
         return
+    sure = None if estimate else confidence
     chosen = fit.choose_threshold(**goal, confidence=sure, max_shift=run.max_shift)
     if not run.result.answers:
         _warn_about_untested(run, float(chosen.threshold))
@@ -162,20 +130,14 @@ def command(
         _print(chosen, run, goal, request)
 
 
-def _check_options(
-    goal: dict[str, float | None], *, by_part: bool, simultaneous: bool, snippet: str | None
-) -> None:
+def _check_options(goal: dict[str, float | None], snippet: str | None) -> None:
     if (goal["cost_fp"] is None) != (goal["cost_fn"] is None):
         raise click.UsageError("--cost-fp and --cost-fn go together")
     goals = sum(goal[name] is not None for name in ("precision", "recall", "cost_fp"))
     if goals > 1:
         raise click.UsageError("give only one of --precision, --recall, or --cost-fp with --cost-fn")
-    if not goals and (snippet is not None or by_part):
+    if not goals and snippet is not None:
         raise click.UsageError("give a goal: --precision, --recall, or --cost-fp with --cost-fn")
-    if by_part and snippet is not None:
-        raise click.UsageError("--by prints no --snippet")
-    if simultaneous and not by_part:
-        raise click.UsageError("--simultaneous is about the parts: add --by")
 
 
 def _warn_about_run(run: Run) -> None:
@@ -225,15 +187,16 @@ def _print_all(
     table = [["at", *names.values()]]
     for point in points:
         at = f"{-point.shift:.1f}" if by_margin else f"{point.threshold:.2f}"
-        table.append([at, *(_interval(getattr(point, name), 2).replace(" to ", "-") for name in names)])
+        table.append([at, *(_interval(getattr(point, name)) for name in names)])
     print_table(table, "<" * len(table[0]))
     if by_margin:
         click.echo("at: by how much the logit of the answer given is lowered when it is asked for again")
-    click.echo(_NEW_QUESTIONS.format(level_percent(level)))
+    sure = level_percent(level)
+    click.echo(f"expected of new questions like these, with a {sure} interval for each number by itself")
 
 
-def _interval(estimate: Estimate, digits: int) -> str:
-    return f"{replace(estimate, level=None):.{digits}f}"  # the level is printed once, below the table
+def _interval(estimate: Estimate) -> str:
+    return f"{replace(estimate, level=None):.2f}".replace(" to ", "-")  # the level is printed once
 
 
 # The chosen threshold
@@ -293,7 +256,13 @@ def _promise(chosen: ChosenThreshold, goal: dict[str, float | None], *, several:
 
 
 def _record(chosen: ChosenThreshold, request: DecisionRequest | NotIdentifiedError) -> dict[str, Any]:
-    record = _chosen_record(chosen)
+    cost = chosen.expected_cost
+    record = {
+        **asdict(chosen.point),
+        "threshold": asdict(chosen.threshold),
+        "confidence": chosen.confidence,
+        "expected_cost": None if cost is None else asdict(cost),
+    }
     if isinstance(request, NotIdentifiedError):
         return record | {"logit_bias": None, "request": None, "why": error_text(request)}
     if request.confirm:
@@ -303,56 +272,3 @@ def _record(chosen: ChosenThreshold, request: DecisionRequest | NotIdentifiedErr
     else:
         record["logit_bias"] = request.ask["logit_bias"]
     return record | {"url": request.url, "request": request.body}
-
-
-def _chosen_record(chosen: ChosenThreshold) -> dict[str, Any]:
-    cost = chosen.expected_cost
-    return {
-        **asdict(chosen.point),
-        "threshold": asdict(chosen.threshold),
-        "confidence": chosen.confidence,
-        "expected_cost": None if cost is None else asdict(cost),
-    }
-
-
-# A threshold for each part
-
-
-def _part_record(part: PartThreshold) -> dict[str, Any]:
-    chosen = {"threshold": None} if part.chosen is None else _chosen_record(part.chosen)
-    return {"part": part.part, "items": part.items, "why": part.why, **chosen}
-
-
-def _print_parts(
-    parts: Sequence[PartThreshold],
-    run: Run,
-    goal: dict[str, float | None],
-    confidence: float | None,
-    *,
-    simultaneous: bool,
-) -> None:
-    wanted = [f"{name.replace('_', ' ')} {value:g}" for name, value in goal.items() if value is not None]
-    print_field("goal", f"{', '.join(wanted)}, in each part by {printable(str(run.result.by), 40)}")
-    chosen = [part.chosen for part in parts if part.chosen is not None]
-    print_field("promise", _promise_of_parts(chosen, len(parts), confidence, simultaneous=simultaneous))
-    table = [["part", "items", "threshold", "shift", "precision", "recall"]]
-    for part in parts:
-        cells = ["none: " + printable(str(part.why).partition(";")[0], 200), "", "", ""]
-        if part.chosen is not None:
-            point = part.chosen.point
-            cells = [f"{point.threshold:.4f}", f"{point.shift:+.3f}"]
-            cells += [_interval(point.precision, 3), _interval(point.recall, 3)]
-        table.append([printable(part.part, 30), f"{part.items:,}", *cells])
-    print_table(table, "<><><<")
-    click.echo(_NEW_QUESTIONS.format(level_percent(chosen[0].threshold.level or 0.0)))
-
-
-def _promise_of_parts(
-    chosen: Sequence[ChosenThreshold], of: int, confidence: float | None, *, simultaneous: bool
-) -> str:
-    if confidence is None or all(threshold.confidence is None for threshold in chosen):
-        return f"a threshold for {len(chosen):,} of {of:,} parts, by the estimate alone"
-    parts, sure = f"{len(chosen):,} parts (of {of:,})", level_percent(confidence)
-    if simultaneous:
-        return f"all of {parts} together reach it, {sure} sure"
-    return f"each of {parts} reaches it, {sure} sure of each by itself"

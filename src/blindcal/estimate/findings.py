@@ -91,10 +91,7 @@ class CostCurve:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Estimates for the items that share a value of a field; ``few`` if these are too few to trust.
-
-    P-values of "it is perfectly calibrated" and "it is as miscalibrated as the others" are adjusted (Holm).
-    """
+    """Estimates for the items that share a value of a field; ``few`` if these are too few to trust."""
 
     name: str
     items: int
@@ -104,8 +101,6 @@ class Part:
     leaning: Estimate
     overconfidence: Estimate
     few: bool
-    calibrated_pvalue: float | None = None
-    same_pvalue: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +128,7 @@ class Findings:
     ``overconfidence`` is the mean confidence in the given answer minus the share of correct answers;
     ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
     ``ece_if_invalid`` bounds the ECE over all possible values of the invalid answers. ``costs`` are at the
-    thresholds of ``operating``. ``parts_pvalue`` tests "all parts are equally miscalibrated"; ``parts_level``
-    is the level at which the intervals of all parts hold together, ``None`` if each holds by itself.
+    thresholds of ``operating``. ``parts_pvalue`` tests "all parts are equally miscalibrated".
 
     With more than two answers (METHOD 8), everything is about the given answer and whether it is right
     ("top-label"), and ``leaning`` is unknown. ``by_answer`` has a row per answer, ``confusion`` a row per
@@ -158,7 +152,6 @@ class Findings:
     ece_if_invalid: tuple[float, float]
     parts: tuple[Part, ...] = ()
     parts_pvalue: float | None = None
-    parts_level: float | None = None
     by_answer: tuple[AnswerPart, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
 

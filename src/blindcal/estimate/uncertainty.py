@@ -1,19 +1,16 @@
 """Intervals from resampled tables, and p-values.
 
 A sum of absolute values is biased upwards by noise, so an ordinary interval for a calibration error always
-misses a calibrated model; :func:`absolute_sum_interval` inverts a test instead. Intervals of all parts of an
-audit hold together (Bonferroni) and all alarms together are rarely false (Holm), also if parts are dependent.
+misses a calibrated model; :func:`absolute_sum_interval` inverts a test instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy.special import betaincinv, gammaincc, ndtr, ndtri
 
-from blindcal.estimate.findings import Findings
 from blindcal.records import Estimate, FloatArray
 
 
@@ -124,41 +121,14 @@ def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:
     return float(np.clip(ndtr(-(root + np.log(spread / root) / root)), 0.0, 1.0))
 
 
-def _pooled(
-    values: Sequence[FloatArray], covariances: Sequence[FloatArray]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def heterogeneity_pvalue(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> float:
+    """P-value of "all estimates have the same mean" (Cochran's Q, precision-weighted)."""
     floor = 1e-9 * np.eye(values[0].size)  # a component without items has no noise and tells nothing
     precisions = np.array([np.linalg.inv(covariance + floor) for covariance in covariances])
     weighted = np.sum([p @ x for p, x in zip(precisions, values, strict=True)], axis=0)
-    return precisions, precisions.sum(axis=0), weighted
-
-
-def heterogeneity_pvalue(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> float:
-    """P-value of "all estimates have the same mean" (Cochran's Q, precision-weighted)."""
-    precisions, total, weighted = _pooled(values, covariances)
-    mean = np.linalg.solve(total, weighted)
+    mean = np.linalg.solve(precisions.sum(axis=0), weighted)
     q = sum(float((x - mean) @ p @ (x - mean)) for p, x in zip(precisions, values, strict=True))
     return float(gammaincc(mean.size * (len(values) - 1) / 2, q / 2))  # chi-square
-
-
-def level_of_each(level: float, count: int) -> float:
-    """The level of each of ``count`` intervals so that all hold together at ``level`` (Bonferroni)."""
-    return 1 - (1 - level) / max(count, 1)
-
-
-def holm(pvalues: Sequence[float | None]) -> tuple[float | None, ...]:
-    """P-values adjusted for their number; ``None`` stands for a test that was not made.
-
-    >>> holm([0.01, None, 0.04, 0.03])
-    (0.03, None, 0.06, 0.06)
-    """
-    made = sorted((p, place) for place, p in enumerate(pvalues) if p is not None)
-    adjusted: list[float | None] = [None] * len(pvalues)
-    highest = 0.0
-    for rank, (p, place) in enumerate(made):
-        highest = max(highest, min(1.0, (len(made) - rank) * p))
-        adjusted[place] = highest
-    return tuple(adjusted)
 
 
 def beyond(near: Estimate, far: Estimate, least: float = -1.0, most: float = 1.0) -> Estimate:
@@ -174,45 +144,3 @@ def beyond(near: Estimate, far: Estimate, least: float = -1.0, most: float = 1.0
     low = min(lowest, middle - factor * (middle - low))
     high = max(highest, middle + factor * (high - middle))
     return Estimate(near.value, max(least, low), min(most, high), far.level)
-
-
-def findings_beyond(near: Findings, far: Findings) -> Findings:
-    """The findings of a part, with intervals at the high level of ``far``."""
-    return replace(
-        near,
-        ece=beyond(near.ece, far.ece, least=0.0),
-        accuracy=beyond(near.accuracy, far.accuracy, least=0.0),
-        leaning=beyond(near.leaning, far.leaning),
-        overconfidence=beyond(near.overconfidence, far.overconfidence),
-    )
-
-
-def difference_pvalues(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> list[float]:
-    """P-value of "its mean is that of all others" (chi-square), for each estimate."""
-    precisions, total, weighted = _pooled(values, covariances)
-    floor = 1e-9 * np.eye(len(total))
-    pvalues = []
-    for x, covariance, p in zip(values, covariances, precisions, strict=True):
-        others = np.linalg.inv(total - p)
-        off = x - others @ (weighted - p @ x)
-        statistic = float(off @ np.linalg.solve(covariance + others + floor, off))
-        pvalues.append(float(gammaincc(x.size / 2, statistic / 2)))
-    return pvalues
-
-
-def outlier_pvalues(values: Sequence[FloatArray], covariances: Sequence[FloatArray]) -> tuple[float, ...]:
-    """P-values of "its mean is that of the others", adjusted for the number of estimates.
-
-    The most different one is set aside first, so that it does not make the others look different.
-    """
-    pvalues = [1.0] * len(values)
-    active, highest = list(range(len(values))), 0.0
-    while len(active) > 1 and highest < 1:
-        each = difference_pvalues([values[k] for k in active], [covariances[k] for k in active])
-        highest = max(highest, min(1.0, len(active) * min(each)))
-        # of the last two, neither is the one that differs
-        first = [active[int(np.argmin(each))]] if len(active) > 2 else active
-        for k in first:
-            pvalues[k] = highest
-        active = [k for k in active if k not in first]
-    return tuple(pvalues)

@@ -113,7 +113,7 @@ def checked_items(run: CheckResult) -> str:
 
 
 def _shown(run: CheckResult) -> list[Verdict]:
-    return [*run.verdicts, *(verdict for verdict in run.parts if verdict.outcome == "failed")]
+    return [*run.verdicts, *run.failed_parts]
 
 
 def _name(verdict: Verdict) -> str:

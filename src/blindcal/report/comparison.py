@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blindcal.estimate.latent.paired import Difference
 from blindcal.evidence import FEW_ITEMS
@@ -11,13 +11,8 @@ from blindcal.records import level_percent
 from blindcal.report.page import environment, style
 from blindcal.report.wording import item_count, shown_curve, wording_of
 from blindcal.results.compare import RunComparison
-from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
 from blindcal.text import listed, printable
-
-if TYPE_CHECKING:
-    from blindcal.report.plots import Drawing
-
 
 NAMES = {
     "ece": "ECE",
@@ -117,34 +112,28 @@ def pairing(comparison: RunComparison) -> str:
     return text
 
 
-def draw_comparison(results: Sequence[AuditResult], names: Sequence[str]) -> tuple[Drawing, ...]:
-    from blindcal.report.plots import Drawing, plot_calibration_curves, plot_reliabilities  # slow to import
-    from blindcal.report.style import root_figure
+def _drawings(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The name and the SVG of each figure."""
+    from blindcal.report.plots import plot_calibration_curves, plot_reliabilities  # slow to import
+    from blindcal.report.style import root_figure, svg
 
-    words = wording_of(results[0])
-    shown = {name: shown_curve(each) for name, each in zip(names, results, strict=True)}
+    words = wording_of(runs[0].result)
+    results = {
+        f"{letter}: {printable(run.result.model, 40)}": run.result
+        for letter, run in zip("AB", runs, strict=True)
+    }
+    bins = {name: result.bins for name, result in results.items()}
+    title = "Blind Calibration Curves of both runs: the signed gap of each bin of confidence."
+    drawn = [("calibration-curves", svg(root_figure(plot_calibration_curves(bins, words=words)), title))]
+    shown = {name: shown_curve(result) for name, result in results.items()}
     curves = {name: curve for name, curve in shown.items() if curve is not None}
-    bins = {name: each.bins for name, each in zip(names, results, strict=True)}
-    drawn = [
-        Drawing(
-            "calibration-curves",
-            "Blind Calibration Curves of both runs: the signed gap of each bin of confidence.",
-            root_figure(plot_calibration_curves(bins, words=words)),
-        )
-    ]
-    if len(curves) == len(names):
+    if len(curves) == len(runs):
         title = f"Reliability curves of both runs: the {words.observed} at each confidence."
-        figure = root_figure(plot_reliabilities(curves, words=words))
-        drawn.append(Drawing("reliability-curves", title, figure))
-    return tuple(drawn)
+        drawn.append(("reliability-curves", svg(root_figure(plot_reliabilities(curves, words=words)), title)))
+    return drawn
 
 
-def labels_of(comparison: RunComparison) -> tuple[str, str]:
-    first, second = (printable(model, 40) for model in comparison.models)
-    return (f"A: {first}", f"B: {second}")
-
-
-def comparison_page(comparison: RunComparison, drawn: Sequence[Drawing], runs: tuple[Run, Run]) -> str:
+def comparison_page(comparison: RunComparison, runs: tuple[Run, Run]) -> str:
     """The comparison as an HTML page."""
     return (
         environment()
@@ -160,7 +149,7 @@ def comparison_page(comparison: RunComparison, drawn: Sequence[Drawing], runs: t
             rows=[(row, NAMES[row.quantity], verdict(row), better(row)) for row in comparison.differences],
             words=wording_of(runs[0].result),
             settings=differing(*runs),
-            drawings=[(each.name, each.svg()) for each in drawn],
+            drawings=_drawings(runs),
             level=level_percent(comparison.level),
             chance=min(1.0, (1 - comparison.level) * len(comparison.differences)),
             css=style("page.css", "comparison.css"),

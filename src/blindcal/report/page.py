@@ -65,7 +65,6 @@ def render(result: AuditResult) -> str:
         few_groups=few_groups(result),
         all_answers=all_answers(result).path,
         alpha=sentences.ALPHA,
-        tested=any(part.calibrated_pvalue is not None for part in result.parts),
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words
         shifted=not result.answers and METHODS[result.method].biased and result.semantics in ("pair", "max"),
         shown_rows=ROWS,

@@ -4,8 +4,8 @@ An estimate within its limit is not enough: of models just beyond the limit, hal
 be within it too: the end of an interval beyond which the truth lies with probability 1 - confidence.
 
 With many parts, some estimates are beyond a limit by chance alone. A part therefore fails only if the other
-end of its interval is beyond the limit too, allowing for the number of parts and limits (Holm): if all parts
-are within their limits, any of them fails with probability at most 1 - confidence.
+end of its interval is beyond the limit too, allowing for the number of parts and limits (Bonferroni): if all
+parts are within their limits, any of them fails with probability at most 1 - confidence.
 
 A certificate holds if it has not expired and promises enough. A run fits it if it asked the same model the
 same questions at the same endpoint, and if no interval of the run contradicts the certified precision.
@@ -129,7 +129,7 @@ class Verdict:
 class CheckResult:
     """The verdict on each limit, and on each of the ``parts`` if they were checked.
 
-    A failed part always counts towards the outcome, an undecided one only with ``every_part``.
+    A failed part counts towards the outcome, an undecided one does not.
     """
 
     path: str
@@ -138,7 +138,6 @@ class CheckResult:
     verdicts: tuple[Verdict, ...]
     by: str | None = None
     parts: tuple[Verdict, ...] = ()
-    every_part: bool = False
 
     def __repr__(self) -> str:
         limits = ", ".join(f"{verdict.words}: {verdict.outcome}" for verdict in self.verdicts)
@@ -157,14 +156,13 @@ class CheckResult:
     @property
     def outcome(self) -> CheckOutcome:
         """The worst outcome of all that count."""
-        outcomes = {verdict.outcome for verdict in (*self.verdicts, *self.counting_parts)}
+        outcomes = {verdict.outcome for verdict in (*self.verdicts, *self.failed_parts)}
         return "failed" if "failed" in outcomes else "undecided" if "undecided" in outcomes else "passed"
 
     @property
-    def counting_parts(self) -> tuple[Verdict, ...]:
-        """The parts that count against the run."""
-        bad = ("failed", "undecided") if self.every_part else ("failed",)
-        return tuple(verdict for verdict in self.parts if verdict.outcome in bad)
+    def failed_parts(self) -> tuple[Verdict, ...]:
+        """The parts that are shown to be beyond a limit."""
+        return tuple(verdict for verdict in self.parts if verdict.outcome == "failed")
 
 
 def check(
@@ -182,7 +180,6 @@ def check(
     resamples: int = 1000,
     partial: bool = False,
     by_part: bool = False,
-    every_part: bool = False,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> CheckResult:
     """Check a finished audit against limits, or a certificate.
@@ -206,9 +203,8 @@ def check(
         Number of refits for the bounds.
     partial : bool
         Whether an audit that was stopped early can pass; otherwise it is undecided at best.
-    by_part, every_part : bool
-        Check each part of the run too. With ``every_part``, each limit must be shown to hold in every part;
-        otherwise a part counts only if it is shown to be beyond a limit.
+    by_part : bool
+        Check each part of the run too; a part counts if it is shown to be beyond a limit.
     progress : callable
         Called with the number of parts that are fitted and that of all parts.
     """
@@ -234,7 +230,7 @@ def check(
         promise = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
         verdicts += _of_fitting(run, result, promise, confidence or promise.level, resamples)
     parts: tuple[Verdict, ...] = ()
-    if by_part or every_part:
+    if by_part:
         if confidence is None:
             raise InputError("a part is checked by its interval: give a confidence")
         limits = [limit for limit in limits if limit.quantity != "invalid"]
@@ -246,9 +242,8 @@ def check(
         confidence=confidence,
         checked=result,
         verdicts=tuple(verdicts),
-        by=result.by if by_part or every_part else None,
+        by=result.by if by_part else None,
         parts=parts,
-        every_part=every_part,
     )
 
 
@@ -323,22 +318,6 @@ def _intervals(
 # Parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    part: str
-    items: int
-    limit: Limit
-    estimate: Estimate
-    fit: LatentFit | None
-
-    def beyond(self, tail: float) -> float | None:
-        """The bound that shows the part to be beyond the limit, wrongly so with probability ``tail``."""
-        if self.fit is None:
-            return None
-        far: Estimate = getattr(self.fit.at(level=1 - 2 * tail), self.limit.quantity)
-        return self.limit.beyond(beyond(self.estimate, far, least=0.0))
-
-
 def _of_parts(
     run: Run,
     limits: Sequence[Limit],
@@ -347,8 +326,8 @@ def _of_parts(
     progress: Callable[[int, int], object],
 ) -> tuple[Verdict, ...]:
     run.need_fit()
-    cases: list[Case] = []
-    names = run.part_names
+    names, verdicts = run.part_names, []
+    shared = 1 - 2 * (1 - confidence) / (len(names) * len(limits))
     for done, part in enumerate(names):
         progress(done, len(names))
         fit: LatentFit | None = None
@@ -356,31 +335,14 @@ def _of_parts(
             fit = _fit(run, confidence, resamples, part)
         items = int(run.members(part).size) if fit is None else fit.items
         for limit in limits:
-            estimate = Estimate(None) if fit is None else _known(fit, limit.quantity)
-            needed = None if limit.beyond(estimate) is None else fit  # keep no fit that is not needed again
-            cases.append(Case(part=part, items=items, limit=limit, estimate=estimate, fit=needed))
+            estimate, bound = Estimate(None), None
+            if fit is not None and limit.beyond(estimate := _known(fit, limit.quantity)) is not None:
+                far: Estimate = getattr(fit.at(level=shared), limit.quantity)
+                bound = limit.beyond(beyond(estimate, far, least=0.0))
+            verdict = limit.contradicted(estimate, bound, confidence)
+            verdicts.append(replace(verdict, part=part, items=items))
     progress(len(names), len(names))
-    bounds = bounds_beyond(cases, 1 - confidence)
-    return tuple(
-        replace(
-            case.limit.contradicted(case.estimate, bounds.get(place), confidence),
-            part=case.part,
-            items=case.items,
-        )
-        for place, case in enumerate(cases)
-    )
-
-
-def bounds_beyond(cases: Sequence[Case], alpha: float) -> dict[int, float]:
-    """The bounds that show cases to be beyond their limits, by index, at the joint level ``alpha`` (Holm)."""
-    bounds: dict[int, float] = {}
-    while True:
-        tail = alpha / max(len(cases) - len(bounds), 1)
-        open_cases = ((place, case) for place, case in enumerate(cases) if place not in bounds)
-        more = {place: bound for place, case in open_cases if (bound := case.beyond(tail)) is not None}
-        if not more:
-            return bounds
-        bounds |= more
+    return tuple(verdicts)
 
 
 # Certificates

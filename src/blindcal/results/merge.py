@@ -52,7 +52,6 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         noise=whole.noise,
         resamples=resamples,
         choices=whole.choices,
-        simultaneous=result.parts_level is not None,
     )
     findings = estimate(evidence)
     shown = [run.result.shown for run in each if run.result.shown is not None]

@@ -6,8 +6,6 @@ The run file is read once and closed, and another process can continue the run.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,7 @@ import numpy as np
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import excess_of, fit_problem
-from blindcal.estimate.latent.operating import ChosenThreshold
 from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.estimate.uncertainty import level_of_each
 from blindcal.evidence import UNNAMED
 from blindcal.items.repeated_prompts import resampling_units
 from blindcal.records import AnswerTable, IntArray
@@ -28,18 +24,7 @@ from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
 from blindcal.store.run_store import RUN_FILE, Store
 
-_BEYOND = 3  # refits that must lie beyond a bound for it to count as shown
 _TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns of text, even if empty
-
-
-@dataclass(frozen=True, slots=True)
-class PartThreshold:
-    """The threshold of a part; ``chosen`` is ``None`` if there is none, and ``why`` says why."""
-
-    part: str
-    items: int
-    chosen: ChosenThreshold | None
-    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -148,46 +133,6 @@ class Run:
             remedy="audit again with {estimator}, which asks nothing" if reread else "audit with {method}",
             options={"estimator" if reread else "method": "latent"},
         )
-
-    def part_thresholds(
-        self,
-        *,
-        precision: float | None = None,
-        recall: float | None = None,
-        cost_fp: float | None = None,
-        cost_fn: float | None = None,
-        confidence: float | None = 0.95,
-        simultaneous: bool = False,
-        level: float = 0.95,
-        resamples: int = 1000,
-        progress: Callable[[int, int], object] = lambda *_: None,
-    ) -> tuple[PartThreshold, ...]:
-        """Choose a threshold for each part, from the answers of that part alone.
-
-        The goal and its ``confidence`` are those of `LatentFit.choose_threshold`. With ``simultaneous``, all
-        promises hold together with that confidence (Bonferroni), which may take more refits. ``level`` is
-        that of each interval alone. ``progress`` is called with the number of parts done and that of all
-        parts.
-        """
-        self.need_fit()
-        names = self.part_names
-        if simultaneous and confidence is not None:
-            confidence = level_of_each(confidence, len(names))
-            resamples = max(resamples, math.ceil(_BEYOND / (1 - confidence)))
-        goal = {"precision": precision, "recall": recall, "cost_fp": cost_fp, "cost_fn": cost_fn}
-        thresholds = []
-        for done, part in enumerate(names):
-            progress(done, len(names))
-            items, chosen, why = int(self.members(part).size), None, None
-            try:
-                fit = self.fit(part=part, level=level, resamples=resamples).deployable
-                items = fit.items
-                chosen = fit.choose_threshold(**goal, confidence=confidence, max_shift=self.max_shift)
-            except NotIdentifiedError as error:
-                why = str(error)
-            thresholds.append(PartThreshold(part, items, chosen, why))
-        progress(len(names), len(names))
-        return tuple(thresholds)
 
     def answers(self, library: FrameLibrary | None = None) -> Any:
         """Every answer as a row of a ``DataFrame``, with the columns of answers.csv, and ``part`` if any.

@@ -1,4 +1,4 @@
-"""The numbers of a result, and the answers of a run, as tables, CSV files or frames.
+"""The numbers of a result, and the answers of a run, as tables or frames.
 
 A table is a dictionary of columns of equal length, with ``None`` for an unknown value. An estimate takes
 three columns: ``ece``, ``ece_low`` and ``ece_high``.
@@ -20,7 +20,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.findings import Findings
 from blindcal.records import INVALID, PLAIN, Estimate, FloatArray
-from blindcal.text import csv_cell, csv_text
+from blindcal.text import csv_cell
 
 if TYPE_CHECKING:
     from blindcal.store.run_store import Store
@@ -32,17 +32,6 @@ Columns: TypeAlias = dict[str, list[Any]]
 TableName: TypeAlias = Literal[
     "metrics", "bins", "curve", "confidence", "operating", "costs", "parts", "by_answer", "confusion"
 ]
-FILES = {
-    "bins": "calibration-curve",
-    "operating": "operating",
-    "parts": "parts",
-    "by_answer": "answers",
-    "confusion": "confusion",
-    "costs": "cost",
-    "curve": "reliability",
-    "confidence": "confidence",
-}
-"""The CSV file of each table; the same name as that of its figure."""
 ANSWERS_FILE = "answers.csv"
 _DIGITS = {"temperature": "g", "seconds": ""}  # digits in answers.csv; nine elsewhere
 
@@ -116,19 +105,6 @@ def _cells(record: Any) -> Iterator[tuple[str, Any]]:
                 yield field.name + end, number
         else:
             yield field.name, value
-
-
-def write_tables(findings: Findings, answers: Sequence[str], folder: str | Path) -> list[Path]:
-    """Write each table as CSV; an empty cell is an unknown value."""
-    tables = tables_of(findings, answers)
-    written = []
-    for name, file in FILES.items():
-        if (columns := tables.get(name)) is not None:
-            written.append(Path(folder) / f"{file}.csv")
-            with atomic_write(written[-1]) as draft:
-                rows = zip(*columns.values(), strict=True)
-                draft.write_text(csv_text(list(columns), rows), encoding="utf-8", newline="")
-    return written
 
 
 # Answers
