@@ -12,7 +12,6 @@ import msgspec
 from blindcal.asking.governor import Governor
 from blindcal.asking.run_context import RunContext
 from blindcal.atomic_write import writing
-from blindcal.endpoints import Endpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import Accepted
@@ -28,17 +27,16 @@ async def opened_run(
     folder: Path,
     address: Address,
     run: RunContext,
-    endpoint: Endpoint | None,
     store_type: type[StoreT],
     accepted: Accepted | None = None,
 ) -> AsyncIterator[tuple[StoreT, Governor]]:
     """Open a run file and an endpoint; if nothing was asked before an error, no file is left."""
     with writing(folder):
         begun = (folder / RUN_FILE).exists()
-    if endpoint is None:
+    if run.endpoint is None:
         address.check_key(begun=begun)
     with store_type.open(folder / RUN_FILE) as store:
-        asked = HttpEndpoint(address) if endpoint is None else endpoint
+        asked = run.endpoint or HttpEndpoint(address)
         if isinstance(asked, HttpEndpoint):
             asked.accepted = accepted_fields(store) or accepted or Accepted()
         try:

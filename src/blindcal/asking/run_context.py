@@ -10,11 +10,12 @@ import math
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ParamSpec, Self, TypeVar
+from typing import Annotated, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
+from blindcal.endpoints import Endpoint
 from blindcal.errors import InputError
 from blindcal.field_rules import FromOne, Positive, check_fields
 from blindcal.prices import Prices
@@ -96,40 +97,53 @@ def ignore(_: str) -> None:
     """Discard a message."""
 
 
+class RunOptions(TypedDict, total=False):
+    """Options of every function that asks an endpoint: `audit`, `certify`, `decide` and `watch`.
+
+    - ``limits``, ``prices``: how fast to ask and when to stop; dollars per million tokens
+    - ``api_key_env``, ``timeout``: environment variable of the API key; seconds to wait for a reply
+    - ``endpoint``: an endpoint to ask instead of the address in the settings; it is closed at the end
+    - ``progress``, ``stage``: called with the progress, and with a description of each step
+    - ``stop``: an event to set to stop asking, for coroutines; what was asked is kept and counts
+    """
+
+    limits: Limits | None
+    prices: Prices | None
+    api_key_env: str
+    timeout: float
+    endpoint: Endpoint | None
+    progress: Callable[[Progress], None] | None
+    stage: Callable[[str], None] | None
+    stop: asyncio.Event | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """Limits, prices and callbacks of a run; setting ``stop`` ends it early and keeps what is under way."""
+    """The options of a run, checked; setting ``stop`` ends it early and keeps what is under way."""
 
     limits: Limits = field(default_factory=Limits)
     prices: Prices | None = None
+    endpoint: Endpoint | None = None
     progress: Callable[[Progress], None] | None = None
     tell: Callable[[str], None] = ignore
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    address: Mapping[str, Any] = field(default_factory=dict)  # settings of the address that are overridden
 
     @classmethod
-    def of(
-        cls,
-        limits: Limits | None,
-        prices: Prices | None,
-        progress: Callable[[Progress], None] | None,
-        stage: Callable[[str], None] | None,
-        stop: asyncio.Event | None,
-    ) -> RunContext:
-        """Make the context of a command from its arguments, and check its limits."""
-        limits = limits or Limits()
-        if limits.max_cost is not None and prices is None:
+    def of(cls, **options: Unpack[RunOptions]) -> RunContext:
+        """Make the context of a command; raises `InputError` if the cost is limited but not known."""
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        address: dict[str, Any] = {
+            name: given.pop(name) for name in ("api_key_env", "timeout") if name in given
+        }
+        run = cls(tell=given.pop("stage", ignore), address=address, **given)
+        if run.limits.max_cost is not None and run.prices is None:
             raise InputError(
                 "{max_cost} limits nothing if it is not known what a query costs",
                 remedy="give {prices} too",
-                options={"max_cost": limits.max_cost, "prices": ...},
+                options={"max_cost": run.limits.max_cost, "prices": ...},
             )
-        return cls(
-            limits=limits.within_open_files(),
-            prices=prices,
-            progress=progress,
-            tell=stage or ignore,
-            stop=stop or asyncio.Event(),
-        )
+        return replace(run, limits=run.limits.within_open_files())
 
 
 def _await(finished: Future[Any]) -> None:

@@ -9,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 from blindcal.asking.ask_design import ask_design
 from blindcal.asking.controls import Controls
 from blindcal.asking.job import Job
 from blindcal.asking.opened_run import opened_run
-from blindcal.asking.run_context import Limits, RunContext, blocking
+from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.conclude import conclude
 from blindcal.auditing.prepare import ReadyAudit, prepare
 from blindcal.auditing.prepared import Session
-from blindcal.endpoints import Endpoint
 from blindcal.errors import NotIdentifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import stem
 from blindcal.methods import METHODS, control_spacing
-from blindcal.prices import Prices
-from blindcal.records import Progress, Targets
+from blindcal.records import Targets
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
@@ -38,15 +36,10 @@ async def audit_async(
     settings: Settings,
     *,
     out: str | Path | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
     oracle: str | Path | None = None,
     force: bool = False,
-    endpoint: Endpoint | None = None,
     targets: Targets | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
-    stop: asyncio.Event | None = None,
+    **options: Unpack[RunOptions],
 ) -> AuditResult:
     """Audit a model on the items of a file.
 
@@ -59,18 +52,14 @@ async def audit_async(
     out : path, optional
         The folder for the run, its result and its report; ``runs/ITEMS-MODEL`` by default. A run begun
         there is continued.
-    limits, prices : optional
-        How fast to ask and when to stop; dollars per million tokens.
     oracle : path, optional
         A score file (``id``, ``label``, ``p``) or a logit file with the true probabilities, to compare with.
     force : bool
         Continue even if the probe or the control queries find the endpoint unfit.
-    endpoint, targets : optional
-        An endpoint to ask instead of the address in the settings, closed at the end, and the tokens to bias.
-    progress, stage : callable, optional
-        Called with the progress of the run, and with a description of each step.
-    stop : asyncio.Event, optional
-        Set it to stop asking; the result then says that the run was stopped.
+    targets : Targets, optional
+        The tokens to bias, which an endpoint of your own needs.
+    **options : optional
+        Limits, prices, API key, endpoint and callbacks, as in `RunOptions`.
 
     Raises
     ------
@@ -85,8 +74,9 @@ async def audit_async(
         If asking on is useless; every answer so far is kept.
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
-    run = RunContext.of(limits, prices, progress, stage, stop)
-    async with opened_run(folder, settings.endpoint, run, endpoint, Store) as (store, governor):
+    run = RunContext.of(**options)
+    settings = settings.replace(**run.address)
+    async with opened_run(folder, settings.endpoint, run, Store) as (store, governor):
         run.tell("reading items")
         loaded = await asyncio.to_thread(open_items, items, settings.prompt)
         begun, known = time.monotonic(), store.usage("design").queries

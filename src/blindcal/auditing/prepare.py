@@ -425,7 +425,7 @@ async def _probe(
     choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
     sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
-        governor = Governor(model, RunContext.of(limits, None, progress, stage, stop))
+        governor = Governor(model, RunContext.of(limits=limits, progress=progress, stage=stage, stop=stop))
         asked = GovernedEndpoint(governor, expected=PROBE_QUERIES)
         if (odd := await model.unlisted()) is not None:
             governor.run.tell(odd)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from blindcal.asking.controls import Controls
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job
 from blindcal.asking.opened_run import opened_run
-from blindcal.asking.run_context import INTERRUPTED, Limits, RunContext, Stopped, blocking
+from blindcal.asking.run_context import INTERRUPTED, RunContext, RunOptions, Stopped, blocking
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
@@ -37,11 +37,9 @@ from blindcal.certifying.design import (
     check_certifiable,
     plan_certification,
 )
-from blindcal.endpoints import Endpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.estimate.certification import CHOOSING, KnownRange, certified_bound, items_needed
-from blindcal.prices import Prices
-from blindcal.records import Progress, level_percent
+from blindcal.records import level_percent
 from blindcal.results.certificate import (
     CERTIFICATE_FILE,
     Certificate,
@@ -69,14 +67,7 @@ async def certify_async(
     confidence: float = 0.95,
     expires: int = EXPIRES,
     out: str | Path | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-    endpoint: Endpoint | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
-    stop: asyncio.Event | None = None,
+    **options: Unpack[RunOptions],
 ) -> Certificate:
     """Certify a threshold from which positive decisions have a precision of at least ``precision``.
 
@@ -95,16 +86,8 @@ async def certify_async(
         Number of days for which the certificate is valid.
     out : path, optional
         File to write; ``certificate.json`` in the run folder by default.
-    limits, prices : optional
-        Rate and stopping limits; dollars per million tokens.
-    api_key_env, timeout : optional
-        Environment variable of the API key; seconds to wait for a reply.
-    endpoint : Endpoint, optional
-        Endpoint to ask instead of the run's. It is closed at the end.
-    progress, stage : callable, optional
-        Called with the progress, and with a description of each step.
-    stop : asyncio.Event, optional
-        Set it to stop asking.
+    **options : optional
+        Limits, prices, API key, endpoint and callbacks, as in `RunOptions`.
 
     Raises
     ------
@@ -118,14 +101,14 @@ async def certify_async(
     goal = CertifyGoal(precision, negative_precision, confidence)
     if expires < 1:
         raise InputError(f"expires: must be a number of days from 1 up, got {expires!r}")
-    finished, context = opened(run), RunContext.of(limits, prices, progress, stage, stop)
+    finished, context = opened(run), RunContext.of(**options)
     check_certifiable(finished)
-    asked = AskedSettings.of_run(finished, api_key_env=api_key_env, timeout=timeout)
+    asked = AskedSettings.of_run(finished, **context.address)
     config = {**msgspec.to_builtins(goal), "algorithm": _ALGORITHM, "run": finished.digest}
     name = hashlib.blake2b(msgspec.json.encode(config), digest_size=4).hexdigest()
     folder = finished.folder / "-".join([FOLDER, *(f"{value:g}" for value in goal.wanted.values()), name])
     address = asked.settings.endpoint
-    async with opened_run(folder, address, context, endpoint, Store, asked.accepted) as (store, governor):
+    async with opened_run(folder, address, context, Store, asked.accepted) as (store, governor):
         plan = await asyncio.to_thread(_begin, store, finished, goal, asked, config, context.tell)
         certification = _Certification(
             store=store, run=finished, goal=goal, asked=asked, plan=plan, tell=context.tell

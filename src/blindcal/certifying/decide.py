@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 import numpy as np
@@ -33,19 +34,18 @@ from blindcal.asking.controls import (
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job
 from blindcal.asking.opened_run import answers_kept, opened_run
-from blindcal.asking.run_context import Limits, RunContext, blocking
+from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepared import AskedSettings, Prepared
 from blindcal.auditing.steadiness_check import count_controls
 from blindcal.design import make_round
-from blindcal.endpoints import Endpoint
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
 from blindcal.methods import control_spacing
 from blindcal.prices import Prices
 from blindcal.probing.bias_checks import IRRESISTIBLE
-from blindcal.records import NEGATIVE, AnswerTable, Progress, Round
+from blindcal.records import NEGATIVE, AnswerTable, Round
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult, write_decisions
 from blindcal.results.result import Spend
@@ -65,16 +65,9 @@ async def decide_async(
     items: str | Path,
     *,
     out: str | Path | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
     force: bool = False,
     id_field: str | None = None,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-    endpoint: Endpoint | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
-    stop: asyncio.Event | None = None,
+    **options: Unpack[RunOptions],
 ) -> DecisionResult:
     """Decide about the items of a file by a certificate.
 
@@ -86,20 +79,12 @@ async def decide_async(
         A file of questions, or the name of a set. Labels are ignored.
     out : path, optional
         Folder of the run; ``decisions/ITEMS-MODEL`` by default. A run begun there is continued.
-    limits, prices : optional
-        Rate and stopping limits; dollars per million tokens.
     force : bool
         Go on, without any guarantee, even if the certificate has expired or the endpoint has changed.
     id_field : str, optional
         Field with the id of an item; by default that of the certified audit.
-    api_key_env, timeout : optional
-        Environment variable of the API key; seconds to wait for a reply.
-    endpoint : optional
-        Endpoint to ask instead of the certified one. It is closed at the end.
-    progress, stage : callable, optional
-        Called with the progress, and with a description of each step.
-    stop : asyncio.Event, optional
-        Set it to stop asking; the decisions so far are then written.
+    **options : optional
+        Limits, prices, API key, endpoint and callbacks, as in `RunOptions`.
 
     Raises
     ------
@@ -116,11 +101,12 @@ async def decide_async(
     """
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
+    run = RunContext.of(**options)
     named = {} if id_field is None else {"id_field": id_field}
-    asked = AskedSettings.of_certificate(certificate, api_key_env=api_key_env, timeout=timeout, **named)
+    asked = AskedSettings.of_certificate(certificate, **run.address, **named)
     folder = Path(out) if out is not None else decision_folder(items, certificate)
-    run, address = RunContext.of(limits, prices, progress, stage, stop), asked.settings.endpoint
-    async with opened_run(folder, address, run, endpoint, Store, asked.accepted) as (store, governor):
+    address = asked.settings.endpoint
+    async with opened_run(folder, address, run, Store, asked.accepted) as (store, governor):
         run.tell("reading items")
         loaded = await asyncio.to_thread(_read_items, items, asked.settings)
         config = await asyncio.to_thread(_config, loaded, certificate)
@@ -129,7 +115,7 @@ async def decide_async(
         outcome = await _ask(loaded, asked, certified, governor)
         run.tell("writing the decisions")
         with answers_kept():
-            return await asyncio.to_thread(_conclude, loaded, certified, outcome, folder, prices)
+            return await asyncio.to_thread(_conclude, loaded, certified, outcome, folder, run.prices)
 
 
 decide = blocking(decide_async)

@@ -90,7 +90,7 @@ async def _endpoint_scorer(
 ) -> AsyncIterator[tuple[Targets, Scorer]]:
     async with HttpEndpoint(settings.endpoint) as endpoint:
         kept = "the scores so far are kept; run the same again to continue"
-        run = RunContext.of(Limits(concurrency=concurrency), None, None, stage, None)
+        run = RunContext.of(limits=Limits(concurrency=concurrency), stage=stage)
         patient = GovernedEndpoint(Governor(endpoint, run, kept=kept), quiet=True)
         choice = await choose_tokens(endpoint, patient, pilots, settings)
         reader = await Reader.open(patient, pilots[0], choice.targets)

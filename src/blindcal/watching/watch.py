@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Unpack
 
 from blindcal.asking.opened_run import opened_run
-from blindcal.asking.run_context import Limits, RunContext, blocking
+from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepared import AskedSettings
-from blindcal.endpoints import Endpoint
 from blindcal.errors import InputError, UnfitError
 from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
 from blindcal.methods import METHODS
-from blindcal.prices import Prices
-from blindcal.records import Progress
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run, opened
 from blindcal.results.watch_result import WatchResult
@@ -49,22 +47,15 @@ async def watch_async(
     level: float = 0.05,
     max_ece: float | None = None,
     by_field: str | None = None,
-    limits: Limits | None = None,
-    prices: Prices | None = None,
     max_cost_per_day: float | None = None,
     follow: bool = False,
     every: int = EVERY,
     interval: float = INTERVAL,
     force: bool = False,
-    api_key_env: str = "OPENAI_API_KEY",
-    timeout: float = 60.0,
-    endpoint: Endpoint | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stage: Callable[[str], None] | None = None,
     on_look: Callable[[WatchResult], None] | None = None,
     on_alarm: Callable[[WatchResult], Awaitable[bool]] | None = None,
     clock: Clock = utc_now,
-    stop: asyncio.Event | None = None,
+    **options: Unpack[RunOptions],
 ) -> WatchResult:
     """Watch a stream of questions, each asked once, with alarms that are valid at any time.
 
@@ -88,8 +79,6 @@ async def watch_async(
         with the reference; 0 tests for perfect calibration.
     by_field : str, optional
         Field whose values define slices, each with its own alarm.
-    limits, prices : optional
-        Rate and stopping limits; dollars per million tokens.
     max_cost_per_day : float, optional
         Budget per day (UTC), in dollars. Once it is spent, items wait for the next day.
     follow : bool
@@ -100,19 +89,15 @@ async def watch_async(
         With ``follow``, seconds after which a look takes the records that have arrived, however few.
     force : bool
         Go on even if the reference is doubtful, or the endpoint no longer follows the bias.
-    api_key_env, timeout : optional
-        Environment variable of the API key; seconds to wait for a reply.
-    endpoint : optional
-        Endpoint to ask instead of that of the reference. It is closed at the end.
-    progress, stage, on_look : callable, optional
-        Called with the progress, a description of each step, and the result of each look.
+    on_look : callable, optional
+        Called with the result of each look.
     on_alarm : coroutine function, optional
         Called with the result of a look if an alarm or slice is raised that was not reported before. If it
         returns False, the next look calls it again.
     clock : callable, optional
         Returns the time now, in UTC.
-    stop : asyncio.Event, optional
-        Set it to stop asking; the answers so far are evaluated once more.
+    **options : optional
+        Limits, prices, API key, endpoint and callbacks, as in `RunOptions`.
 
     Raises
     ------
@@ -125,17 +110,17 @@ async def watch_async(
         If the endpoint cannot be asked any further; every answer so far is kept.
     """
     _check_numbers(rate, every, interval)
-    check_budget(max_cost_per_day, prices)
-    context = RunContext.of(limits, prices, progress, stage, stop)
+    context = RunContext.of(**options)
+    check_budget(max_cost_per_day, context.prices)
     context.tell("reading the reference")
     run = await asyncio.to_thread(open_reference, reference, force=force)
-    asked = AskedSettings.of_run(run, api_key_env=api_key_env, timeout=timeout)
+    asked = AskedSettings.of_run(run, **context.address)
     address, prompt = asked.settings.endpoint, asked.settings.prompt
     source = open_stream(stream)
     labelling = None if labels is None else open_stream(labels)
     folder = Path(out) if out is not None else watch_folder(stream, address.model)
     monitor = await asyncio.to_thread(Monitor, run, level=level, max_ece=max_ece)
-    opening = opened_run(folder, address, context, endpoint, WatchStore, asked.accepted)
+    opening = opened_run(folder, address, context, WatchStore, asked.accepted)
     async with opening as (store, governor):
         fixed = {"rate": rate, "level": level, "max_ece": max_ece, "by_field": by_field}
         named = {name: run.settings.get(name) for name in ("model", "base_url")}
@@ -157,7 +142,7 @@ async def watch_async(
             governor=governor,
             context=context,
             feed=WatchFeed(monitor, store, asked.settings.design.seed, sliced=by_field is not None),
-            budget=DayBudget(store, prices, max_cost_per_day, clock),
+            budget=DayBudget(store, context.prices, max_cost_per_day, clock),
             rate=rate,
             folder=folder,
             stream=source.name,
