@@ -16,6 +16,7 @@ from blindcal.field_rules import Positive, check_fields
 from blindcal.text import printable
 
 Api: TypeAlias = Literal["chat", "completions"]
+PATHS: Mapping[Api, str] = {"chat": "chat/completions", "completions": "completions"}
 
 OPENAI_HOST = "api.openai.com"
 OPENAI = f"https://{OPENAI_HOST}/v1"
@@ -62,7 +63,7 @@ class Address:
 
     @property
     def completion_url(self) -> str:
-        url, tail = self.root, "chat/completions" if self.api == "chat" else "completions"
+        url, tail = self.root, PATHS[self.api]
         base = url.path.rstrip("/")
         if self.api_version is None:
             return url._replace(path=f"{base}/{tail}").geturl()

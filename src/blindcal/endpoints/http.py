@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from blindcal.endpoints import refusals, replies, secrets
+from blindcal.endpoints import refusals, secrets
 from blindcal.endpoints.address import Address, is_loopback
+from blindcal.endpoints.completion_form import CompletionForm
 from blindcal.endpoints.refusals import OPENAI_SAMPLERS, Accepted, changes_nothing
 from blindcal.endpoints.replies import BY_ID, named_by_id
 from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.json_form import JsonError, read_json
-from blindcal.records import Message, Reply, Request
-from blindcal.text import encodable, printable
+from blindcal.records import Reply, Request
+from blindcal.text import printable
 
 if TYPE_CHECKING:
     from blindcal.endpoints.http_client import HttpClient, ServerResponse  # a plan does not need them
@@ -77,7 +77,7 @@ class HttpEndpoint:
                 stacklevel=2,
             )
         self.accepted = Accepted()
-        self._bodies: dict[tuple[object, ...], bytes] = {}
+        self._form = CompletionForm(address)
         self._answered: set[tuple[object, ...]] = set()  # settings of requests that got a reply
         self._client: HttpClient | None = None
 
@@ -101,12 +101,12 @@ class HttpEndpoint:
         trial: tuple[str, ...] = ()
         while True:
             accepted = self.accepted.without(trial) if trial else self.accepted
-            body = self._body(request, accepted)
+            body, settings = self._form.body(request, accepted), accepted.settings_of(request)
             response = await self._send("POST", self.url, body)
             raw = response.body
-            outcome = replies.read(response.status, raw, free_text=request.max_tokens > 1)
+            outcome = self._form.read(response.status, raw, request)
             if isinstance(outcome, Reply):
-                self._answered.add(_settings(request, accepted))
+                self._answered.add(settings)
                 if trial:
                     self.accepted = self.accepted.without(trial)
                 if named_by_id(outcome.logprobs) and not (accepted.texts or BY_ID in request.fields):
@@ -125,10 +125,14 @@ class HttpEndpoint:
             if self._learns(accepted, sent, outcome, raw):
                 continue
             unknown = tuple(n for n in sent if n not in OPENAI_SAMPLERS and self._can_leave_out(n, sent[n]))
-            answered = _settings(request, accepted) in self._answered  # so it is not about the fields
-            if unexplained is not None or answered or not unknown:
+            # with settings that were answered before, it is not about the fields
+            if unexplained is not None or settings in self._answered or not unknown:
                 raise unexplained or error
             unexplained, trial = error, unknown
+
+    def body(self, request: Request) -> bytes:
+        """The body of a request as it would be sent now."""
+        return self._form.body(request, self.accepted)
 
     def _learns(self, accepted: Accepted, sent: Mapping[str, Any], status: int, raw: bytes) -> bool:
         """Update ``accepted`` if a refusal names fields; raises an error for one that matters."""
@@ -253,67 +257,3 @@ class HttpEndpoint:
         azure = self.address.api_version is not None
         key = {"api-key": self._key} if azure else {"Authorization": f"Bearer {self._key}"}
         return {"Content-Type": "application/json", **key}
-
-    def body(self, request: Request) -> bytes:
-        return self._body(request, self.accepted)
-
-    def _body(self, request: Request, accepted: Accepted) -> bytes:
-        settings = _settings(request, accepted)
-        constant = self._bodies.get(settings)
-        if constant is None:
-            constant = self._bodies[settings] = self._constant_part(request, accepted)
-        own = self.address.extra_body
-        more = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
-        if request.seed is not None and "seed" not in own and accepted.sends("seed", request.seed):
-            more += b',"seed":%d' % request.seed
-        wanted = request.fields
-        if request.top_logprobs and accepted.texts:
-            wanted = {BY_ID: False, **wanted}
-        if wanted:
-            fields = {key: value for key, value in wanted.items() if key not in own}
-            more += b"," + _encode(fields)[1:-1] if fields else b""
-        if self.address.api == "chat":
-            return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), more)
-        prompt = "\n".join(message.content for message in request.messages)
-        return b'%b"prompt":%b%b}' % (constant, _encode(prompt), more)
-
-    def _constant_part(self, request: Request, accepted: Accepted) -> bytes:
-        """The part of a body that does not depend on the item or the shift, with a trailing comma."""
-        temperature = request.temperature
-        body: dict[str, Any] = {
-            "model": self.address.model,
-            accepted.limit_name: max(request.max_tokens, accepted.least_tokens),
-            "temperature": temperature if accepted.sends("temperature", temperature) else None,
-            "n": request.n if request.n > 1 else None,
-            **accepted.offs(temperature),
-        }
-        if request.top_logprobs:
-            chat = self.address.api == "chat"
-            body["logprobs"] = True if chat else request.top_logprobs
-            if chat:
-                body["top_logprobs"] = request.top_logprobs
-        body |= self.address.extra_body
-        return _encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
-
-
-def _settings(request: Request, accepted: Accepted) -> tuple[object, ...]:
-    return accepted, request.temperature, request.max_tokens, request.top_logprobs, request.n
-
-
-def _as_chat(messages: Iterable[Message]) -> list[Message]:
-    return [Message("user", m.content) if m.role == "prompt" else m for m in messages]
-
-
-def _encode(value: object) -> bytes:
-    try:
-        return _ENCODER.encode(value)
-    except UnicodeEncodeError:  # lone surrogates
-        plain = msgspec.to_builtins(value, enc_hook=_plain)
-        return encodable(json.dumps(plain, ensure_ascii=False, separators=(",", ":"))).encode()
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value.item()
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)

@@ -17,6 +17,7 @@ from typing import Any
 
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError, UnsupportedError
 from blindcal.json_form import JsonError, read_json
+from blindcal.records import Request
 from blindcal.text import printable
 
 ITEM_STATUSES = (400, 422)
@@ -204,6 +205,10 @@ class Accepted:
     @property
     def limit(self) -> tuple[str, int]:
         return self.limit_name, self.least_tokens
+
+    def settings_of(self, request: Request) -> tuple[object, ...]:
+        """What the fields of a request depend on, apart from its item and shift."""
+        return self, request.temperature, request.max_tokens, request.top_logprobs, request.n
 
     def without(self, names: Collection[str]) -> Accepted:
         return replace(self, left_out=tuple(sorted({*self.left_out, *names})))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class Forced:
     most_moved: bool
 
 
+Biases: TypeAlias = tuple[float | None, float | None]
+"""Those of the positive and of the negative side; ``None`` leaves a side unbiased."""
+
+
 class BiasChecks:
     """The checks of ``logit_bias`` on a few items. Each adds findings and returns what is wrong, if anything.
 
@@ -62,7 +66,7 @@ class BiasChecks:
         self.client, self.draws, self.items = client, draws, items
         self.find = client.find
         self.offset, self.limit, self.room = offset, limit, limit - offset
-        self.acts = self.hopeless = self.integer_bias = False
+        self.acts = self.hopeless = False
         self.max_shift = 0.0
         self.clamp: float | None = None
         self.jitter: float | None = None
@@ -92,10 +96,7 @@ class BiasChecks:
             return ""
         for item in [item for item in self.items if item.id in self.gaps][:2]:
             flip = await self._flip(item)
-            if flip is None:
-                continue
-            self.client.findings = [finding for finding in self.client.findings if finding.question != SCALE]
-            if trouble := self._compare_with_logprobs(item, flip, NARROW):
+            if flip is not None and (trouble := self._compare_with_logprobs(item, flip, NARROW)):
                 return trouble
         return ""
 
@@ -116,16 +117,14 @@ class BiasChecks:
             return self.find("logit_bias acts", "good", moved)
         return await self._diagnose(unreliable=forced.most_moved)
 
-    async def _force_both(
-        self, up: tuple[float | None, float | None], down: tuple[float | None, float | None]
-    ) -> Forced:
+    async def _force_both(self, up: Biases, down: Biases) -> Forced:
         ups, downs = await self._forced(up, POSITIVE), await self._forced(down, NEGATIVE)
         answers = list(zip(ups, downs, strict=True))
         moved = [item for item, pair in zip(self.items, answers, strict=True) if pair == (POSITIVE, NEGATIVE)]
         unmoved = sum(pair in ((POSITIVE, POSITIVE), (NEGATIVE, NEGATIVE)) for pair in answers)
         return Forced(moved, unmoved, answers.count((NEGATIVE, POSITIVE)), 2 * len(moved) >= len(answers))
 
-    async def _forced(self, biases: tuple[float | None, float | None], expected: int) -> list[int]:
+    async def _forced(self, biases: Biases, expected: int) -> list[int]:
         """A few wrong answers may be strays, so they are asked again."""
         answers = await asyncio.gather(*(self.client.biased_by(item, *biases) for item in self.items))
         wrong = [k for k, answer in enumerate(answers) if answer not in (expected, INVALID)]
@@ -164,24 +163,25 @@ class BiasChecks:
     def _clamped(self) -> str:
         if self.clamp is None:
             return "logit_bias is clamped too low to be used"
-        half = self.clamp / 2
-        return (
-            f"logit_bias is clamped at about {self.clamp:.1f}, which leaves thresholds only |b| <= {half:.1f}"
-        )
+        room = f"which leaves thresholds only |b| <= {self.clamp / 2:.1f}"
+        return f"logit_bias is clamped at about {self.clamp:.1f}, {room}"
 
     async def _strength(self, item: Item, flip: float | None) -> float | None:
         """Measure what the largest bias really adds by balancing it with a smaller one on the other side."""
         ask, most = self.client.biased_by, self.limit
+
+        async def one_sided(lead: float) -> int:
+            return await ask(item, lead if lead > 0 else None, -lead if lead < 0 else None)
+
+        async def against_most(bias: float) -> int:
+            if flip is None or flip < 0:  # the positive side leads by -flip, so it balances with less
+                return await ask(item, bias, most)
+            return {POSITIVE: NEGATIVE, NEGATIVE: POSITIVE}.get(await ask(item, most, bias), INVALID)
+
         if flip is None:
-            one_sided = lambda d: ask(item, d if d > 0 else None, -d if d < 0 else None)  # noqa: E731 - short
             flip = await bisect(one_sided, -most, most, PRECISION)
-        if flip is None:
-            return None
-        if flip < 0:  # the positive side leads by -flip, so it balances with less
-            balance = await bisect(lambda v: ask(item, v, most), 0.0, most, PRECISION)
-        else:
-            balance = await bisect(lambda v: _opposite(ask(item, most, v)), 0.0, most, PRECISION)
-        return None if balance is None else balance + abs(flip)
+        balance = None if flip is None else await bisect(against_most, 0.0, most, PRECISION)
+        return None if flip is None or balance is None else balance + abs(flip)
 
     # Flips, and what surrounds them
 
@@ -285,7 +285,9 @@ class BiasChecks:
         question, margin = "no penalty after the bias", max(NARROW, self.flips.margin)
         for share in SMALLER:
             less = math.floor((1 - share) * self.offset)  # whole, as the bias may be rounded
-            stays = [await self._stays(item, margin, self.offset - less) for item in items]
+            lower = self.offset - less
+            shifts = self.flips.shifts
+            stays = [await self._holds(item, shifts[item.id], margin, lower, counted=False) for item in items]
             if set(stays) == {None}:
                 continue  # with so small a bias, other words win
             where = f"at C = {self.offset - less:g}"
@@ -317,44 +319,42 @@ class BiasChecks:
     async def _check_fractions(self, items: list[Item]) -> str:
         """With C half a unit lower, rounding moves every flip by that much, jitter only some."""
         question, lower = "fractions honoured", self.offset - 0.5
-        holds = [await self._holds(item, self.flips.shifts[item.id], NARROW, lower) for item in items]
+        holds = [bool(await self._holds(item, self.flips.shifts[item.id], NARROW, lower)) for item in items]
         if all(holds):
             return self.find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
         for item in self.items[len(items) :]:  # more items distinguish rounding from jitter
             flip = await self._flip(item)
-            holds.append(flip is not None and await self._holds(item, flip, NARROW, lower))
+            holds.append(flip is not None and bool(await self._holds(item, flip, NARROW, lower)))
         if sum(holds) > len(holds) / _MOST_FLIPS_LOST:
             return self.find(question, "unknown", "jitter hides it")
-        self.integer_bias = True
         trouble = "logit_bias is rounded, so thresholds fall where they were not put"
         return self.find(question, "bad", "no: with C half a unit lower the flips are elsewhere", trouble)
 
-    async def _holds(self, item: Item, flip: float, margin: float, offset: float) -> bool:
-        """Whether one of three attempts finds the flip in the same place with another C."""
+    async def _holds(
+        self, item: Item, flip: float, margin: float, offset: float, *, counted: bool = True
+    ) -> bool | None:
+        """Whether one of three attempts finds the flip in the same place with another C.
+
+        If not ``counted``, C may let other words through, and ``None`` means that they came.
+        """
         for _ in range(3):
-            if await self._crosses(item, flip, margin, offset):
-                return True
+            crosses = await self._crosses(item, flip, margin, offset, counted=counted)
+            if crosses or (crosses is None and not counted):
+                return crosses
         return False
 
-    async def _crosses(self, item: Item, flip: float, margin: float, offset: float) -> bool:
-        pair = [await self.client.at(item, flip + step, offset) for step in (-margin, margin)]
-        return pair == [NEGATIVE, POSITIVE]
-
-    async def _stays(self, item: Item, margin: float, offset: float) -> bool | None:
-        """As `_holds`, uncounted, for a C with which other words may come; ``None`` if they do."""
-        flip = self.flips.shifts[item.id]
-        for _ in range(3):
-            pair = [await self.client.once(item, flip + step, offset) for step in (-margin, margin)]
-            if INVALID in pair:
-                return None
-            if pair == [NEGATIVE, POSITIVE]:
-                return True
-        return False
+    async def _crosses(
+        self, item: Item, flip: float, margin: float, offset: float, *, counted: bool = True
+    ) -> bool | None:
+        ask = self.client.at if counted else self.client.once
+        pair = [await ask(item, flip + step, offset) for step in (-margin, margin)]
+        return None if INVALID in pair else pair == [NEGATIVE, POSITIVE]
 
     def _compare_with_logprobs(self, item: Item, flip: float, margin: float) -> str:
         gap = self.gaps.get(item.id)
         if gap is None:
             return ""
+        self.client.withdraw(SCALE)
         compared = f"flip at {-flip:.2f}, logprob gap {gap:.2f}"
         if abs(gap + flip) > margin + 0.02 * abs(gap):
             return self.find(SCALE, "bad", f"no: {compared}", "logit_bias acts by the wrong amount")
@@ -393,24 +393,20 @@ class BiasChecks:
     def _report_heat(self, evidence: CurveEvidence, asked: int) -> str:
         """Report how temperature acts; only what harms thresholds too is trouble."""
         question, likeliest = "temperature honoured", evidence.likeliest
-        outcome: FindingOutcome = "bad"
-        trouble = ""
         if evidence.proved:
-            outcome, answer = "good", f"yes: {asked} answers off the flip show it"
-        elif not evidence.refuted:
-            answer = f"{asked} answers off the flip could not show it"
-            if evidence.may_be_fixed:
-                trouble = "answers at T = 0 change from query to query, as if drawn at a higher temperature"
-            else:
-                outcome = "unknown"
-        else:
+            return self.find(question, "good", f"yes: {asked} answers off the flip show it")
+        trouble = ""
+        outcome: FindingOutcome = "caution" if evidence.refuted else "unknown"
+        if evidence.refuted:
             answer = f"no: {likeliest.fault}"
             if likeliest.cause == "fixed" or likeliest.width > MOST_JITTER:
                 trouble = f"temperature is not honoured ({likeliest.fault})"
-            else:
-                outcome = "caution"
+        else:
+            answer = f"{asked} answers off the flip could not show it"
+            if evidence.may_be_fixed:
+                trouble = "answers at T = 0 change from query to query, as if drawn at a higher temperature"
         self.hopeless |= bool(trouble)
-        return self.find(question, outcome, answer, trouble)
+        return self.find(question, "bad" if trouble else outcome, answer, trouble)
 
     def _report_scale(self, evidence: CurveEvidence | None) -> str:
         if any(finding.question == SCALE for finding in self.client.findings):
@@ -427,7 +423,3 @@ class BiasChecks:
         if self.scale[0] > 0.5 and self.scale[1] < 2:
             return self.find(SCALE, "good", f"yes: {times}, by draws off the flip")
         return self.find(SCALE, "unknown", f"unverified: {times}")
-
-
-async def _opposite(answer: Awaitable[int]) -> int:
-    return {POSITIVE: NEGATIVE, NEGATIVE: POSITIVE}.get(await answer, INVALID)

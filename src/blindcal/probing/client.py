@@ -46,6 +46,10 @@ class ProbeClient:
         self.findings.append(Finding(question, outcome, answer))
         return trouble
 
+    def withdraw(self, question: str) -> None:
+        """Remove what was found about a question, which is asked anew."""
+        self.findings = [finding for finding in self.findings if finding.question != question]
+
     async def asked(self, request: Request) -> Reply:
         """The reply to a request; raises `ReplyError` if it cannot be read."""
         if request.sampled and self._seed is not None:

@@ -67,7 +67,6 @@ class Probe:
     offset: float = 0.0
     max_shift: float = 0.0
     clamp: float | None = None
-    integer_bias: bool = False
     jitter: float | None = None
     crowd_jitter: float | None = None
     scale: tuple[float, float] | None = None

@@ -325,7 +325,6 @@ class _Probing:
             offset=bias.offset,
             max_shift=bias.max_shift,
             clamp=bias.clamp,
-            integer_bias=bias.integer_bias,
             jitter=bias.jitter,
             crowd_jitter=bias.crowd_jitter,
             scale=bias.scale,
