@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.items.score_files import read_scores
-from blindcal.planning import shapes
-from blindcal.planning.forecast import half_width
+from blindcal.planning.forecast import PRESETS, Shape, half_width, preset, shape_of_scores
 from populations import simulated_fit
 
 REAL = {
@@ -54,12 +53,12 @@ class Job:
 
 
 @lru_cache
-def shape_of(scores: Path, name: str) -> shapes.Shape:
+def shape_of(scores: Path, name: str) -> Shape:
     """A named shape, or one of a real model."""
-    if name in shapes.PRESETS:
-        return shapes.preset(name)
+    if name in PRESETS:
+        return preset(name)
     known = read_scores(scores / REAL[name])
-    return shapes.of_scores(name, known.labels, known.p)
+    return shape_of_scores(name, known.labels, known.p)
 
 
 def outcome(job: Job) -> float:
@@ -73,7 +72,7 @@ def main() -> None:
     """Forecast, audit, and record the tables."""
     arguments = options(__doc__, repeats=5)
     scores, seeds = arguments.data / "scores", range(arguments.repeats)
-    names = [*shapes.PRESETS, *(name for name, file in REAL.items() if (scores / file).is_file())]
+    names = [*PRESETS, *(name for name, file in REAL.items() if (scores / file).is_file())]
     planned = list(product(names, AUDITS))
     jobs = [Job(scores, name, *audit, seed) for name, audit in planned for seed in seeds]
     widths = np.array(run_all(outcome, jobs, arguments)).reshape(len(planned), -1)

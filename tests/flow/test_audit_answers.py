@@ -211,7 +211,7 @@ def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
     """The oracle is the top-label ECE of the logits; other answers and other labels are refused."""
     from blindcal.items.question_files import load
     from blindcal.items.score_files import read_choices
-    from blindcal.results.oracle import read_truth
+    from blindcal.results.result import read_truth
 
     folder, result = run
     scores = read_choices(folder / "oracle.csv")

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 import results
 from blindcal.cli import app
+from blindcal.cli.check import junit, summary, workflow_commands
 from blindcal.errors import InputError
 from blindcal.records import Estimate
-from blindcal.report.check_summary import junit, summary, workflow_commands
 from blindcal.results.check import CheckResult, check
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import results
-from blindcal.report.check_summary import junit, summary
+from blindcal.cli.check import junit, summary
 from blindcal.results.certificate import Certificate
 from blindcal.results.check import check
 from blindcal.store.run_file import ServedModel

@@ -17,7 +17,7 @@ from blindcal.auditing.audit import audit
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.items.question_files import load
-from blindcal.planning import shapes
+from blindcal.planning.forecast import preset
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
@@ -31,7 +31,7 @@ PRICES = Prices(1000.0, 0.0)  # a dollar for a thousand tokens
 
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
-    labels, _ = shapes.preset("confident").sample(N, np.random.default_rng(5))
+    labels, _ = preset("confident").sample(N, np.random.default_rng(5))
     path = tmp_path / "items.jsonl"
     rng = np.random.default_rng(6)
     with path.open("w") as file:
@@ -42,7 +42,7 @@ def items(tmp_path: Path) -> Path:
 
 
 def serving(items: Path, **behaviour: Any) -> Any:
-    _, p = shapes.preset("confident").sample(N, np.random.default_rng(5))
+    _, p = preset("confident").sample(N, np.random.default_rng(5))
     return replaying(items, p, **behaviour)
 
 

@@ -8,15 +8,14 @@ import pytest
 from blindcal.errors import InputError
 from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
-from blindcal.planning import shapes
-from blindcal.planning.forecast import half_width
+from blindcal.planning.forecast import half_width, preset
 from fitting import asked
 
 AUDITS = 6
 
 
 def width(name: str, method: str, n: int, queries: float) -> float:
-    forecast = half_width(shapes.preset(name), method, n, queries)
+    forecast = half_width(preset(name), method, n, queries)
     assert forecast is not None
     return forecast
 
@@ -36,7 +35,7 @@ def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float
     """The mean width of seeded audits is within 15% of the forecast, and its own chance error."""
     widths = []
     for seed in range(AUDITS):
-        labels, p = shapes.preset(name).sample(n, np.random.default_rng([seed, 9]))
+        labels, p = preset(name).sample(n, np.random.default_rng([seed, 9]))
         answers = asked(labels, p, queries, method, seed)
         widths.append(fit_problem(Problem.of_answers(labels, answers), resamples=100).ece.half_width)
     chance = 2 * float(np.std(widths)) / np.sqrt(AUDITS) / np.mean(widths)
@@ -71,4 +70,4 @@ def test_what_is_left_after_many_queries_is_the_noise_of_labels() -> None:
 def test_what_cannot_be_forecast_is_refused(method: str, queries: float, message: str) -> None:
     """A method or a number of queries without a forecast is refused with the rule."""
     with pytest.raises(InputError, match=message):
-        half_width(shapes.preset("rare"), method, 700, queries)
+        half_width(preset("rare"), method, 700, queries)

@@ -13,14 +13,14 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError
-from blindcal.planning import shapes
+from blindcal.planning.forecast import preset
 from blindcal.planning.plan import Plan, PlanInputs, Throughput, TokenCount, plan_audit, smallest_plans
 from blindcal.prices import Prices
 from blindcal.settings import Settings
 from commanding import blindcal
 from serving import replaying
 
-INPUTS = PlanInputs(shape=shapes.preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
+INPUTS = PlanInputs(shape=preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
 
 
 def planned(*arguments: object) -> Any:
@@ -54,7 +54,7 @@ def test_a_plan_can_be_made_with_and_without_an_event_loop(items: Path) -> None:
     async def inside() -> Plan:
         return plan_audit(items, settings, shape="rare")
 
-    plan = plan_audit(items, settings, shape=shapes.preset("rare"))
+    plan = plan_audit(items, settings, shape=preset("rare"))
     assert asyncio.run(inside()) == plan
     assert (plan.items, plan.queries, plan.counted, plan.cost) == (200, 300, False, None)
     assert plan.prompt_tokens == 100 * (300 + plan.control_queries + plan.probe_queries)
@@ -70,7 +70,7 @@ def test_the_slowest_limit_decides_the_time() -> None:
 
 def test_the_smallest_plans_reach_the_half_width_and_hardly_more() -> None:
     """Every plan reaches it, a tenth fewer items would not, and too few items give no plan."""
-    inputs = PlanInputs(shape=shapes.preset("overconfident").with_ece(0.05))
+    inputs = PlanInputs(shape=preset("overconfident").with_ece(0.05))
     plans = smallest_plans(inputs, 0.03, "latent", [1.0, 2.0])
     assert [plan.queries for plan in plans] == sorted(plan.queries for plan in plans)
     assert len(plans) == 2
@@ -132,7 +132,7 @@ def test_a_wrong_option_is_refused(arguments: list[object], message: str) -> Non
 
 def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
     """A score file gives its shape; a finished run also its method, tokens and number of items."""
-    shape = shapes.preset("underconfident")
+    shape = preset("underconfident")
     labels, p = shape.sample(300, np.random.default_rng(3))
     scores = tmp_path / "scores.csv"
     with scores.open("w", newline="") as file:

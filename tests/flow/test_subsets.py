@@ -21,7 +21,7 @@ from blindcal.auditing.item_sample import grown
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.methods import make_design
-from blindcal.planning import shapes
+from blindcal.planning.forecast import preset
 from blindcal.records import IntArray
 from blindcal.settings import Settings
 from blindcal.simulation.replay import Server
@@ -79,7 +79,7 @@ def test_a_part_cannot_shrink() -> None:
 @pytest.mark.parametrize(("method", "queries"), [("latent", 1.5), ("temperature", 2.0), ("extraction", 2.0)])
 def test_stages_are_asked_one_after_the_other(method: str, queries: float) -> None:
     """A staged design asks the first stage to its end as before it grew, and then only new items."""
-    labels, p = shapes.preset("confident").sample(400, np.random.default_rng(0))
+    labels, p = preset("confident").sample(400, np.random.default_rng(0))
     first = grown([], 150, labels)
     both = grown(first, 400, labels)
     early = ask(make_design(method, labels, queries=queries, stages=first), p)
@@ -115,7 +115,7 @@ def items(tmp_path: Path) -> Path:
 
 
 def truth() -> tuple[IntArray, Any]:
-    return shapes.preset("confident").sample(N, np.random.default_rng(5))
+    return preset("confident").sample(N, np.random.default_rng(5))
 
 
 def serving(items: Path, **behaviour: Any) -> Any:

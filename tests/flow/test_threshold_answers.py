@@ -14,7 +14,7 @@ import pytest
 from answering import audited, greedy, serving, write_choices
 from blindcal.certifying.decision_request import decision_request
 from blindcal.choice_design import GivenAnswerDesign
-from blindcal.cli import snippets, threshold
+from blindcal.cli import threshold
 from blindcal.design import answer_design
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import fit_problem
@@ -81,7 +81,7 @@ def test_the_printed_program_answers_or_abstains(served: tuple[Path, FloatArray,
     with serving(path, logits) as server:
         here = replace(run, settings=run.settings | {"base_url": server.base_url})
         for item in (int(lead.argmax()), int(lead.argmin())):
-            deployed = _about(snippets.python(decision_request(here, -float(np.median(lead)))), item)
+            deployed = _about(threshold.python_snippet(decision_request(here, -float(np.median(lead)))), item)
             said = subprocess.run(
                 [sys.executable, "-c", deployed], capture_output=True, text=True, check=True, timeout=60
             ).stdout.strip()
@@ -155,7 +155,7 @@ def test_fewer_options_are_mentioned_where_they_occur(
             monkeypatch.setattr(threshold, "open_run", lambda _, opened=opened: opened)
             shown = blindcal(*words, "--snippet", kind)
             assert shown.exit_code == 0, shown.output
-            assert (snippets.FEWER_OPTIONS in shown.output) == mentioned
+            assert (threshold.FEWER_OPTIONS in shown.output) == mentioned
 
 
 def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Path]) -> None:

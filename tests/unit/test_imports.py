@@ -151,7 +151,7 @@ def test_the_drawn_graph_is_the_one_in_force() -> None:
 def test_estimators_and_forecasts_know_numbers_only() -> None:
     """Numbers in, numbers out: numpy and scipy; no I/O, clock, logging or async."""
     estimators = named("blindcal.estimate", "blindcal.design", "blindcal.methods")
-    forecasts = named("blindcal.planning.shapes", "blindcal.planning.forecast")
+    forecasts = named("blindcal.planning.forecast")
     files = {"os", "pathlib", "time", "io"}
     others = {"asyncio", "logging", "random", "socket", "sqlite3", "subprocess", "sys"}
     offending = []

@@ -16,7 +16,7 @@ from blindcal.records import Estimate
 from results import result
 
 #: Where the command line writes JSON that is not its own output: requests to copy, and values of flags.
-REQUESTS = ("threshold.py", "console.py", "snippets.py")
+REQUESTS = ("threshold.py", "console.py")
 
 
 def test_numbers_have_one_form() -> None:

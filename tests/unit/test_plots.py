@@ -19,7 +19,7 @@ from matplotlib.patches import StepPatch
 import results
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, Curve
 from blindcal.records import Estimate
-from blindcal.report import alt_text, plots, style
+from blindcal.report import plots, style
 from blindcal.report.style import root_figure
 from blindcal.results.result import AuditResult
 from reporting import bars, texts, whiskers
@@ -254,22 +254,24 @@ def test_a_figure_has_a_description() -> None:
     assert "At threshold 0.5, precision is 72% and recall is 55%." in words["operating"]
     assert words["parts"].endswith("with its interval. The parts: law 0.100 and physics 0.200.")
     many = [results.part(f"part {k}", around(0.1), 100 + k) for k in range(9)]
-    assert "The largest parts: part 8 0.100, part 7 0.100" in alt_text.parts(many)
+    assert "The largest parts: part 8 0.100, part 7 0.100" in plots.describe_parts(many)
 
 
 def test_a_description_leaves_out_what_is_unknown() -> None:
     """It makes no sentence of nothing, nor numbers of a curve where hardly any item or a wide band is."""
-    assert alt_text.calibration_curve((Bin(0, 1, NOTHING),), NOTHING).endswith("confidence. ECE unknown.")
-    assert alt_text.reliability(None, ()).endswith("against the diagonal.")
+    assert plots.describe_calibration_curve((Bin(0, 1, NOTHING),), NOTHING).endswith(
+        "confidence. ECE unknown."
+    )
+    assert plots.describe_reliability(None, ()).endswith("against the diagonal.")
     shares = ConfidenceHistogram((0.0, 0.5, 1.0), (0.75, 0.25), (0.0, 0.0))
-    assert alt_text.confidence(shares).endswith(" label. 75% of the negative items are below one half.")
-    assert alt_text.parts([results.part("x", NOTHING)]).endswith("with its interval.")
+    assert plots.describe_confidence(shares).endswith(" label. 75% of the negative items are below one half.")
+    assert plots.describe_parts([results.part("x", NOTHING)]).endswith("with its interval.")
     curve, bins = results.curve(), list(results.bins())
     assert curve.low is not None
     bins[4] = replace(bins[4], share=0.01)
     low = tuple(0.0 if f < 0.15 else one for f, one in zip(curve.f, curve.low, strict=True))
     high = tuple(0.5 if f < 0.15 else one for f, one in zip(curve.f, curve.value, strict=True))
-    text = alt_text.reliability(replace(curve, low=low, high=high), bins)
+    text = plots.describe_reliability(replace(curve, low=low, high=high), bins)
     assert "The share is 36% at 30%, 50% at 50% and 64% at 70% confidence." in text
 
 

@@ -13,8 +13,7 @@ from functools import cached_property
 
 from blindcal.errors import InputError
 from blindcal.methods import LEAST_REPEATED, METHODS
-from blindcal.planning.forecast import MAX_QUERIES, half_width
-from blindcal.planning.shapes import DEFAULT, preset
+from blindcal.planning.forecast import DEFAULT, MAX_QUERIES, half_width, preset
 from blindcal.probing.findings import Probe
 from blindcal.records import Way
 from blindcal.settings import DEFAULT_BINS, Settings

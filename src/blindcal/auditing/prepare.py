@@ -46,7 +46,7 @@ from blindcal.records import (
     Usage,
     Way,
 )
-from blindcal.results.oracle import Truth, read_truth
+from blindcal.results.result import Truth, read_truth
 from blindcal.settings import Settings
 from blindcal.text import printable
 

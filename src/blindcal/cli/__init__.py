@@ -34,7 +34,7 @@ COMMANDS = {
     "certify": "Certify a decision threshold with an exact bound.",
     "decide": "Decide about unlabelled items by a certificate.",
     "watch": "Watch a model in production, with alarms that may be looked at any time.",
-    "report": "Write the report of a run, its figures and its tables.",
+    "report": "Write the report of a run and its figures.",
     "check": "Check finished audits and certificates against limits, for CI.",
     "compare": "Compare two runs, paired where they share items.",
     "merge": "Merge runs of one model on different items.",
@@ -44,10 +44,12 @@ COMMANDS = {
     "score": "Read the hidden probabilities of a model that exposes them.",
     "reproduce": "Reproduce the published table and figures for any models.",
 }
+#: Commands that share a module; every other one is ``command`` in the module of its name.
+_MODULES = dict.fromkeys(("status", "report", "compare", "merge"), "runs")
 
 
 class LazyGroup(click.Group):
-    """Imports each command from ``blindcal.cli.NAME`` on first use, so that ``--help`` starts fast."""
+    """Imports each command on first use, so that ``--help`` starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -55,7 +57,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"blindcal.cli.{cmd_name}").command
+        module = importlib.import_module(f"blindcal.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
         assert isinstance(command, click.Command)
         return command
 

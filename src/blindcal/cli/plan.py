@@ -13,7 +13,7 @@ from blindcal.cli.console import print_field, print_table
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS, SIMULABLE
-from blindcal.planning import shapes
+from blindcal.planning.forecast import DEFAULT, PRESETS, Shape, preset, shape_of_scores
 from blindcal.planning.plan import (
     LATENCY,
     Plan,
@@ -44,9 +44,9 @@ USUAL_ITEMS = 1000
 )
 @click.option(
     "--shape",
-    default=shapes.DEFAULT,
+    default=DEFAULT,
     metavar="SHAPE",
-    help=f"What is assumed about the model: {', '.join(shapes.PRESETS)}; the folder of a finished run; or a "
+    help=f"What is assumed about the model: {', '.join(PRESETS)}; the folder of a finished run; or a "
     "file of scores (id,label,p) or logits.",
 )
 @click.option("--ece", type=options.SHARE, help="ECE to scale the shape to.")
@@ -176,7 +176,7 @@ def command(
 class _Source:
     """An assumed shape, and what its run or score file adds to a plan."""
 
-    shape: shapes.Shape
+    shape: Shape
     method: str = "latent"
     items: int | None = None
     tokens: TokenCount | None = None
@@ -185,19 +185,19 @@ class _Source:
 
 def _source(name: str) -> _Source:
     path, shown = Path(name), printable(name, 80)
-    if name in shapes.PRESETS:
-        return _Source(shape=shapes.preset(name))
+    if name in PRESETS:
+        return _Source(shape=preset(name))
     if path.is_dir():
         from blindcal.results.run import open_run
 
         return _run_source(open_run(path), shown)
     if not path.is_file():
-        known = ", ".join(shapes.PRESETS)
+        known = ", ".join(PRESETS)
         raise click.UsageError(f"--shape {shown!r} is none of {known}, and no run or file either")
     from blindcal.items.score_files import read_scores
 
     scores = read_scores(path)
-    shape = shapes.of_scores(printable(path.name, 80), scores.labels, scores.p)
+    shape = shape_of_scores(printable(path.name, 80), scores.labels, scores.p)
     return _Source(shape=shape, items=scores.labels.size)
 
 
@@ -211,7 +211,7 @@ def _run_source(run: Run, shown: str) -> _Source:
     spend = run.result.spend
     each = spend.prompt_tokens / spend.queries, spend.completion_tokens / spend.queries
     return _Source(
-        shape=shapes.Shape(shown, run.fit().population),
+        shape=Shape(shown, run.fit().population),
         method=run.result.method,
         items=run.labels.size,
         tokens=TokenCount(*each, counted=True),
@@ -232,11 +232,11 @@ def _origin(source: _Source) -> str:
     return ", assumed: give a file of items or --sample N"
 
 
-def _about(shape: shapes.Shape, bins: int | None) -> dict[str, Any]:
+def _about(shape: Shape, bins: int | None) -> dict[str, Any]:
     return {"shape": shape.name, "ece": shape.ece(bins or DEFAULT_BINS)}
 
 
-def _print_choices(plans: tuple[Plan, ...], shape: shapes.Shape, inputs: PlanInputs, as_json: bool) -> None:
+def _print_choices(plans: tuple[Plan, ...], shape: Shape, inputs: PlanInputs, as_json: bool) -> None:
     about = _about(shape, inputs.bins)
     if as_json:
         click.echo(json_line({**about, "choices": [asdict(plan) for plan in plans]}))

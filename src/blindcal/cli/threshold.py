@@ -1,9 +1,11 @@
-"""``blindcal threshold``: the threshold to deploy, and the request that decides by it."""
+"""``blindcal threshold``: the threshold to deploy, and the request that decides by it, ready to run."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from blindcal.certifying.decision_request import DecisionRequest, decision_request
-from blindcal.cli import options, snippets
+from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage, print_table, print_warning
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
@@ -22,10 +24,34 @@ from blindcal.json_form import json_line
 from blindcal.records import Estimate, level_percent
 from blindcal.results.merge import together
 from blindcal.results.run import Run, open_run
-from blindcal.text import printable
+from blindcal.text import printable, spoken
 
 THRESHOLDS = np.arange(1, 20) / 20
 MARGINS = np.array([0.01, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10])
+_FILL_IN = "Put your question into the message: replace the fields in braces, as the audit did."
+FEWER_OPTIONS = "If a question has fewer options, leave the tokens of the others out of logit_bias."
+_PROGRAM = """\
+{comment}
+import json
+import os
+import urllib.request
+
+{constants}
+
+
+def answer_to(body):
+    request = urllib.request.Request(
+        {url!r},
+        json.dumps(body).encode(),
+        {{"Content-Type": "application/json", {header!r}: {scheme!r} + os.environ.get("OPENAI_API_KEY", "")}},
+    )
+    with urllib.request.urlopen(request) as reply:
+        answer = json.load(reply)["choices"][0]{answer}
+    return words.get(answer.strip().casefold())
+
+
+{decision}
+"""
 _RATES = ("precision", "recall", "accuracy", "positive_rate")
 
 
@@ -125,7 +151,8 @@ def command(
         click.echo(json_line(_record(chosen, request)))
     elif snippet is not None and isinstance(request, DecisionRequest):
         varies = run.choices is not None and bool((run.choices < len(run.result.answers)).any())
-        click.echo(getattr(snippets, snippet)(request, varies=varies), nl=False)
+        written = curl_snippet if snippet == "curl" else python_snippet
+        click.echo(written(request, varies=varies), nl=False)
     else:
         _print(chosen, run, goal, request)
 
@@ -272,3 +299,62 @@ def _record(chosen: ChosenThreshold, request: DecisionRequest | NotIdentifiedErr
     else:
         record["logit_bias"] = request.ask["logit_bias"]
     return record | {"url": request.url, "request": request.body}
+
+
+# Requests ready to run
+
+
+def curl_snippet(request: DecisionRequest, *, varies: bool = False) -> str:
+    """The requests as shell commands; ``varies`` if some questions have fewer options."""
+    if not request.confirm:
+        return f"{_comment(varies)}\n{_command(request, request.ask)}\n"
+    parts = [_comment(varies), "# Ask:", _command(request, request.ask)]
+    for word, body in request.confirm.items():
+        shown = "".join(letter if letter.isprintable() else "?" for letter in word)
+        parts += [
+            f"# If it says {shown}, ask again; abstain unless it says the same:",
+            _command(request, body),
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def python_snippet(request: DecisionRequest, *, varies: bool = False) -> str:
+    """A Python program that prints ``positive`` or ``negative``, or an answer or ``abstain``."""
+    header, _, scheme = request.key_header.partition(": ")
+    constants = [f"ask = json.loads({json.dumps(request.ask)!r})"]
+    if request.confirm:
+        constants.append(f"confirm = json.loads({json.dumps(request.confirm)!r})")
+        words = _meanings(request.tokens, list(request.confirm))
+        decision = (
+            "given = answer_to(ask)\n"
+            'print(given if given is not None and answer_to(confirm[given]) == given else "abstain")'
+        )
+    else:
+        words = _meanings(request.tokens[:1], ["positive"])
+        decision = 'print(answer_to(ask) or "negative")'
+    constants.append(f"words = {words!r}")
+    return _PROGRAM.format(
+        comment=_comment(varies),
+        constants="\n".join(constants),
+        url=request.url,
+        header=header,
+        scheme=scheme,
+        answer='["message"]["content"]' if "messages" in request.ask else '["text"]',
+        decision=decision,
+    )
+
+
+def _comment(varies: bool) -> str:
+    return f"# {_FILL_IN}" + (f"\n# {FEWER_OPTIONS}" if varies else "")
+
+
+def _command(request: DecisionRequest, body: dict[str, Any]) -> str:
+    return (
+        f"curl {shlex.quote(request.url)} \\\n"
+        f'  -H "Content-Type: application/json" -H "{request.key_header}$OPENAI_API_KEY" \\\n'
+        f"  -d @- <<'JSON'\n{json.dumps(body, indent=2)}\nJSON"
+    )
+
+
+def _meanings(tokens: Sequence[Sequence[str]], names: Sequence[str]) -> dict[str, str]:
+    return {spoken(text): name for name, texts in zip(names, tokens, strict=True) for text in texts}

@@ -17,8 +17,7 @@ from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS, SIMULABLE, count_controls, count_queries, method_of
-from blindcal.planning.forecast import half_width
-from blindcal.planning.shapes import DEFAULT, Shape, preset
+from blindcal.planning.forecast import DEFAULT, Shape, half_width, preset
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
 from blindcal.records import Estimate, FloatArray, level_percent
-from blindcal.report import alt_text
 from blindcal.report.style import (
     DASHES,
     FAINT,
@@ -39,7 +38,7 @@ from blindcal.report.style import (
 )
 from blindcal.report.wording import TWO_ANSWERS, Wording, shown_curve, wording_of
 from blindcal.results.result import AuditResult
-from blindcal.text import printable
+from blindcal.text import listed, printable
 
 _BAND = 0.18
 _SMALL = 9.5  # points
@@ -258,19 +257,19 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
     """Draw every figure that a result has numbers for, in the order of the report."""
     words, bins, curve = wording_of(result), result.bins, shown_curve(result)
     axes = plot_calibration_curve(bins, ece=result.ece, words=words)
-    drawn = [("calibration-curve", alt_text.calibration_curve(bins, result.ece), axes)]
+    drawn = [("calibration-curve", describe_calibration_curve(bins, result.ece), axes)]
     if curve is not None or any(each.observed is not None for each in bins):
         axes = plot_reliability(curve, bins=bins, words=words)
-        drawn.append(("reliability", alt_text.reliability(curve, bins, words), axes))
+        drawn.append(("reliability", describe_reliability(curve, bins, words), axes))
     if result.confidence is not None:
         axes = plot_confidence(result.confidence, words=words)
-        drawn.append(("confidence", alt_text.confidence(result.confidence, words), axes))
+        drawn.append(("confidence", describe_confidence(result.confidence, words), axes))
     if result.operating:
         axes = plot_operating(result.operating, words=words)
-        drawn.append(("operating", alt_text.operating(result.operating, words), axes))
+        drawn.append(("operating", describe_operating(result.operating, words), axes))
     if result.parts:
         axes = plot_parts(result.parts, overall=result.ece)
-        drawn.append(("parts", alt_text.parts(result.parts), axes))
+        drawn.append(("parts", describe_parts(result.parts), axes))
     return tuple(Drawing(name, title, root_figure(axes)) for name, title, axes in drawn)
 
 
@@ -386,3 +385,84 @@ def short_name(name: str) -> str:
     while text_width(shown, _SMALL) > _NAME:
         shown = shown.removesuffix("…")[:-1] + "…"
     return shown
+
+
+# Alt texts
+
+_CONFIDENCES = (0.1, 0.3, 0.5, 0.7, 0.9)
+_THRESHOLDS = (0.25, 0.5, 0.75)
+_PARTS_NAMED = 8
+_ENOUGH = 0.05  # a bin with a smaller share of the items says little
+_WIDEST = 0.4  # a wider band says little
+
+
+def describe_calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
+    gaps = [f"{100 * one.gap.value:+.1f}" for one in bins if one.gap.value is not None]
+    return as_sentences(
+        f"Blind Calibration Curve: the signed gap of each of {len(bins)} bins of confidence",
+        f"ECE {ece:.3f}",
+        f"Gaps in percentage points, from the lowest bin to the highest: {listed(gaps)}" if gaps else "",
+    )
+
+
+def describe_reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_ANSWERS) -> str:
+    shares = shares_at(curve, bins)
+    if curve is None:
+        known = [one for one in bins if one.predicted is not None]
+        shares = [f"{one.observed:.0%} at {one.predicted:.0%}" for one in known]
+    return as_sentences(
+        f"Reliability diagram: the {words.observed} at each confidence, against the diagonal",
+        f"The share is {listed(shares)} confidence" if shares else "",
+    )
+
+
+def shares_at(curve: Curve | None, bins: Sequence[Bin] = ()) -> list[str]:
+    """The curve at five confidences, without those where items are few or the band is wide."""
+    if curve is None:
+        return []
+    shares = []
+    for f in _CONFIDENCES:
+        k = min(range(len(curve.f)), key=lambda place: abs(curve.f[place] - f))
+        at = curve.f[k]
+        there = [one.share for one in bins if one.low <= at <= one.high and one.share is not None]
+        wide = curve.low is not None and curve.high is not None and curve.high[k] - curve.low[k] > _WIDEST
+        if not wide and max(there, default=1.0) >= _ENOUGH:
+            shares.append(f"{curve.value[k]:.0%} at {at:.0%}")
+    return list(dict.fromkeys(shares))
+
+
+def describe_confidence(shares: ConfidenceHistogram, words: Wording = TWO_ANSWERS) -> str:
+    middle = len(shares.positives) // 2
+    where, negatives = "below", shares.negatives[:middle]
+    if words.several:
+        where, negatives = "above", shares.negatives[middle:]
+    parts = []
+    if any(shares.positives):
+        above = sum(shares.positives[middle:])
+        parts.append(f"{above:.0%} of the {words.of_sides[0]} are above one half")
+    if any(shares.negatives):
+        parts.append(f"{sum(negatives):.0%} of the {words.of_sides[1]} are {where} one half")
+    return as_sentences(words.distribution, listed(parts) if parts else "")
+
+
+def describe_operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) -> str:
+    sentences = []
+    for at in _THRESHOLDS:
+        point = min(points, key=lambda each: abs(each.threshold - at))
+        rates = {name: getattr(point, name).value for name, _ in words.rates[:2]}
+        if None not in rates.values():
+            sentences.append(f"At threshold {point.threshold:g}, {words.decided.format(**rates)}")
+    return as_sentences(words.decisions, *sentences)
+
+
+def describe_parts(each: Sequence[Part]) -> str:
+    largest = sorted((part for part in each if part.ece.value is not None), key=lambda part: -part.items)
+    shown = [f"{printable(part.name, 60)} {part.ece.value:.3f}" for part in largest[:_PARTS_NAMED]]
+    which = "The largest parts" if len(largest) > _PARTS_NAMED else "The parts"
+    return as_sentences(
+        f"ECE of each of {len(each)} parts with its interval", f"{which}: {listed(shown)}" if shown else ""
+    )
+
+
+def as_sentences(*each: str) -> str:
+    return " ".join(f"{sentence}." for sentence in each if sentence)

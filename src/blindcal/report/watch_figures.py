@@ -9,13 +9,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from blindcal.estimate.findings import Curve
 from blindcal.estimate.streams.alarms import Alarm, EvidencePath, Gap
-from blindcal.records import level_percent
-from blindcal.report import alt_text
-from blindcal.report.plots import Drawing, plot_reliabilities, short_name
+from blindcal.records import Estimate, level_percent
+from blindcal.report.plots import Drawing, as_sentences, plot_reliabilities, shares_at, short_name
 from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series
-from blindcal.report.wording import MINUS, OBSERVED
+from blindcal.report.wording import MINUS, OBSERVED, evidence_text, gap_text
 from blindcal.results.watch_result import WatchResult, WindowCurve
+from blindcal.text import listed, printable
 
 _SMALL = 9.5  # points
 _PANEL = (3.6, 2.4)  # inches: three of them side by side on a desktop, one on a phone
@@ -106,14 +107,14 @@ def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
     for alarm in result.state.alarms:
         path = result.state.paths.get(alarm.name)
         if path is not None and path.observations:
-            title = alt_text.evidence(alarm.name, path, alarm.threshold, alarm.raised_at)
+            title = describe_evidence(alarm.name, path, alarm.threshold, alarm.raised_at)
             drawn.append((f"evidence-{alarm.name}", title, plot_evidence(path, alarm)))
     if result.state.gaps:
         named = [(one.name, one.gap) for one in result.state.gaps]
-        drawn.append(("gaps", alt_text.gaps(named), plot_gaps(result.state.gaps)))
+        drawn.append(("gaps", describe_gaps(named), plot_gaps(result.state.gaps)))
     if result.window is not None:
         window = result.window
-        title = alt_text.window(window.items, window.curve, window.reference)
+        title = describe_window(window.items, window.curve, window.reference)
         drawn.append(("window", title, plot_window(window)))
     return tuple(Drawing(name, title, root_figure(axes)) for name, title, axes in drawn)
 
@@ -131,3 +132,30 @@ def _points(value: float) -> str:
 
 def _share(one: Gap) -> str:
     return "" if one.share is None else f"({one.share:.0%})"
+
+
+# Alt texts
+
+
+def describe_evidence(name: str, path: EvidencePath, threshold: float, raised_at: int | None) -> str:
+    last, highest = path.log_evidence[-1], max(path.log_evidence)
+    return as_sentences(
+        f"Evidence of the {name} alarm after each of {path.observations[-1]:,} observations, on a log scale",
+        f"It is {evidence_text(last)} now and was {evidence_text(highest)} at its highest",
+        f"{threshold:,.4g} raises the alarm",
+        "It was never raised" if raised_at is None else f"It was raised after {raised_at:,}",
+    )
+
+
+def describe_gaps(each: Sequence[tuple[str, Estimate]]) -> str:
+    shown = [f"{printable(name, 60)} {gap_text(gap)}" for name, gap in each]
+    return as_sentences(
+        "Confidence sequences of confidence minus the share of positive labels, around zero", *shown
+    )
+
+
+def describe_window(items: int, curve: Curve, reference: Curve | None) -> str:
+    curves = {f"The last {items:,} labelled items": curve, "The reference": reference}
+    shares = {name: shares_at(each) for name, each in curves.items()}
+    shown = [f"{name}: {listed(each)} confidence" for name, each in shares.items() if each]
+    return as_sentences("Reliability curves: the share of positive labels at each confidence", *shown)
