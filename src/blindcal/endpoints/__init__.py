@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from blindcal.records import Reply, Request
+if TYPE_CHECKING:  # numpy, which records need, would be loaded before the command line sets its threads
+    from blindcal.records import Reply, Request
 
 
 class Endpoint(Protocol):
