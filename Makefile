@@ -91,7 +91,7 @@ dist: $(VENV)/.dev
 LOWEST := $(VENV)-lowest
 CORE := text settings errors facade truth functionals replies parameters check items choice_files bad_inputs \
   endpoints_http endpoints_tokens catalogue plots outputs demo store finished streams watch_page \
-  alarm_command score report run blind latent first_steps
+  watch_cli score report run blind latent first_steps
 lowest: $(VENV)/.dev
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \

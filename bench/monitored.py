@@ -21,7 +21,7 @@ from record import Cell, Table, parser, record, recorded_cells, run_all, score_f
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import TypeAlias
@@ -30,21 +30,25 @@ import numpy as np
 from scipy.stats import norm
 
 import blindcal as bc
-from blindcal.estimate.streams.betting import CurveClaim, Game, calibration_cells, question_cells
-from blindcal.estimate.streams.reference import Reference
+from blindcal.estimate.streams.betting import (
+    CurveClaim,
+    Game,
+    Reference,
+    calibration_cells,
+    question_cells,
+)
 from blindcal.records import FloatArray
 from blindcal.results.monitor import FOR_REFERENCE, Monitor
 from blindcal.simulation.simulate import log_odds
 from populations import simulated_fit
 from streams import FARTHEST, OFF, Stream, ask_anchors, recorded, set_up_anchors
-from wealth import ever_named, first_reached, wealth_path
+from wealth import first_reached, wealth_path
 
 LEVEL, ITEMS = 0.05, 20_000
 BAR = 1 / LEVEL
 REFERENCE_BAR = BAR / (1 - FOR_REFERENCE)
 MAX_ECE = 0.05
 REFERENCE_ITEMS, REFERENCES = 1000, 20
-SLICES, BAD_SLICES = 10, 5
 ANCHORS, CONFIRMATIONS, ANCHOR_QUERIES = 8, 200, 2000
 ENDPOINT_JITTERS = (0.0, 0.2, 0.28)  # of the log-odds; the last is 0.2 on each logit
 SET_UPS = (60, 200)  # confirmations
@@ -129,28 +133,6 @@ def like_the_reference(job: StreamJob) -> list[float]:
     ]
 
 
-def in_slices(job: StreamJob, bad: int = 0) -> list[float]:
-    """Items until the first slice is named; the share of false ones among the named; bad ones that are named.
-
-    The first slices are ``bad``: they have the real labels, while those of the others are drawn from f.
-    """
-    traffic, rng, game = recorded(job.path), job.rng(4), CurveClaim().game
-    which = rng.integers(SLICES, size=job.items)
-    fresh, real = traffic.stream(job.items, rng, traffic.f), traffic.stream(job.items, rng)
-    # one more than there are, as a monitor counts those that it does not tell apart
-    evidence = np.ones((job.items, SLICES + 1))
-    for k in range(SLICES):
-        places = np.flatnonzero(which == k)
-        mine = (real if k < bad else fresh).at(places)
-        path = wealth_path(game, calibration_cells(mine.labels, mine.thresholds, mine.answers), places)
-        seen = np.cumsum(which == k)
-        evidence[:, k] = np.concatenate([[1.0], path])[seen]
-    named = ever_named(evidence, LEVEL)
-    found = np.isfinite(named)
-    false = found[bad:].sum() / max(found.sum(), 1)
-    return [float(named.min()), float(false), float(found[:bad].mean()) if bad else np.nan]
-
-
 def watched_endpoint(
     s: FloatArray,
     now: FloatArray,
@@ -193,14 +175,12 @@ def validity(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Tabl
     audits = sorted(k % REFERENCES for k in range(streams))
     followed = [StreamJob(k, paths[n % len(paths)], kind=str(n)) for k, n in enumerate(audits)]
     calibration, questions = run(like_the_reference, followed).T
-    some = run(partial(in_slices, bad=BAD_SLICES), in_turn(max(1, streams // 4), paths))
     limit = f"calibration, `max_ece` {MAX_ECE:g}, which is the true ECE"
     found = {
         "calibration, against perfect calibration": run(calibrated, in_turn(streams, paths))[:, 0],
         limit: run(at_the_limit, in_turn(streams, paths, kinds=tuple(OFF)))[:, 0],
         f"calibration, against {REFERENCES} reference audits": calibration,
         f"questions, against {REFERENCES} reference audits": questions,
-        f"{SLICES} slices together": run(in_slices, in_turn(streams, paths))[:, 0],
         **{
             f"endpoint, jitter {jitter:g}": run(
                 same_endpoint, in_turn(streams, cells, ANCHOR_QUERIES, (str(jitter),))
@@ -214,13 +194,7 @@ def validity(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Tabl
         length = ANCHOR_QUERIES if name.startswith("endpoint") else ITEMS
         rows.append([name, raised.size, length, often, often / raised.size])
     columns = {"alarm": "{}", "streams": "{:,}", "observations": "{:,}", "raised": "{}", "share": "{:.1%}"}
-    words = f"{SLICES}, of which {BAD_SLICES} have the real labels"
-    heads = ("false ones among the named", "the miscalibrated that are named")
-    slices = {"slices": "{}", "streams": "{:,}", "items": "{:,}"} | {
-        f"mean share of {head}": "{:.1%}" for head in heads
-    }
-    row = [words, len(some), ITEMS, float(some[:, 1].mean()), float(some[:, 2].mean())]
-    return {"validity": table(columns, rows), "slices": table(slices, [row])}
+    return {"validity": table(columns, rows)}
 
 
 # Something is wrong

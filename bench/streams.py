@@ -56,10 +56,6 @@ class Stream:
     thresholds: FloatArray
     answers: IntArray
 
-    def at(self, places: IntArray) -> Stream:
-        """The items at some places."""
-        return Stream(self.labels[places], self.thresholds[places], self.answers[places])
-
     def then(self, other: Stream) -> Stream:
         """These items, and then others."""
         return Stream(

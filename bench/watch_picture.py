@@ -28,7 +28,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, docs_world(Path(folder)):
         quiet = [*blindcal, "traffic.jsonl", "--labels", "labels.csv", "--every", "200"]
         subprocess.run(quiet, cwd=folder, check=True)
-        raised = [*blindcal, "changed.jsonl", "--by", "topic", "--every", "300"]
+        raised = [*blindcal, "changed.jsonl", "--every", "300"]
         assert subprocess.run(raised, cwd=folder, check=False).returncode == ALARM
         photograph(Path(folder, "watches", f"changed-{MODELS[0]}", "watch.html"), PICTURE, height=1600)
 

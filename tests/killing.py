@@ -34,7 +34,7 @@ from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import error, running
 from blindcal.store.run_store import RUN_FILE, UNASKED, Store
-from misbehaving import Behaviour, Server
+from misbehaving import Behaviour, Reset, Server
 
 ROUNDS = 2
 CONCURRENCY = 4
@@ -95,7 +95,7 @@ class FailingServer(Server):
         if self._luck.random() < self._failing and self._failures[body] < IN_A_ROW:
             self._failures[body] += 1
             status = self._luck.choice((503, 429, None))
-            return HttpResponse(manner="reset") if status is None else error(status, "not now", None)
+            return Reset() if status is None else error(status, "not now", None)
         self._failures[body] = 0
         response = super()._complete(body, chat=chat)
         if REFUSED in body:

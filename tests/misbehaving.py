@@ -6,32 +6,63 @@ import asyncio
 import json
 import math
 import re
+import socket
+import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from blindcal.records import Item
 from blindcal.simulation import replay
-from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
+from blindcal.simulation.http_server import Connection, HttpRequest, HttpResponse, Listener, json_response
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Answer, Candidates, CompletionRequest, Fault, error
+from blindcal.simulation.replay import Answer, Candidates, CompletionRequest, error, unknown_model
 from refusals import CONSTRAINTS, Dialect, refusal
+
+Fault: TypeAlias = Literal[
+    "429", "500", "401", "404", "reset", "hang", "truncated", "html", "schema", "empty", "reasoning"
+]
+_ERRORS = {
+    "429": ("Rate limit reached", "rate_limit_exceeded"),
+    "500": ("The server had an error", "server_error"),
+    "401": ("Incorrect API key provided", "invalid_api_key"),
+}
+_FOR_EVER = 1e6  # seconds
+
+
+@dataclass(frozen=True)
+class Reset(HttpResponse):
+    """The connection is reset instead of a response."""
+
+
+class _Connection(Connection):
+    def _write(self, response: HttpResponse) -> None:
+        if isinstance(response, Reset) and self._transport is not None:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.abort()
+        else:
+            super()._write(response)
+
+
+class _Listener(Listener):
+    connection = _Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour(replay.Behaviour):
     """How the service differs from an ideal one; the default is ideal.
 
-    Every bias is multiplied by ``bias_scale``. Of more than ``most_biases`` entries in ``logit_bias``, those
-    after the first ones, or those with the ``lowest`` values, are ignored, or the request is rejected.
-    ``crowd_jitter`` is noise on the logits while other requests are in flight. ``outside`` is the share of
-    answers that are no answer token, and ``flipped`` the share that are replaced by the next answer. A
-    ``cached`` service repeats its first answer to a prompt, and one with ``cached_requests`` its first reply
-    to the same request.
+    Every bias is multiplied by ``bias_scale`` and cut at ``clamp`` either way. Of more than ``most_biases``
+    entries in ``logit_bias``, those after the first ones, or those with the ``lowest`` values, are ignored,
+    or the request is rejected. ``crowd_jitter`` is noise on the logits while other requests are in flight.
+    ``outside`` is the share of answers that are no answer token, and ``flipped`` the share that are replaced
+    by the next answer. A ``cached`` service repeats its first answer to a prompt, and one with
+    ``cached_requests`` its first reply to the same request.
 
     A request without a temperature is answered at ``own_temperature``; if the temperature is ``fixed``, every
     request is, and if it is ``ignored``, every answer is greedy. ``min_p`` and ``top_p`` cut sampled answers
@@ -46,13 +77,15 @@ class Behaviour(replay.Behaviour):
     reasons bills ``reasoning_tokens`` that it does not show, and its answer is empty if they reach the limit.
     A limit on tokens below ``least_tokens`` is refused. Errors have the form of ``dialect``.
 
-    If ``fault_first`` is set, the ``fault`` hits exactly the first ``fault_first`` requests. A random share
-    ``bias_ignored`` of the requests goes to a machine that ignores the bias. ``drift`` is added to all
-    log-odds. From request number ``later_from`` on, the service behaves as ``later`` says.
+    A random ``fault_share`` of the requests meets the ``fault`` or, if ``fault_first`` is set, exactly the
+    first ones. A random share ``bias_ignored`` of the requests goes to a machine that ignores the bias.
+    ``drift`` is added to all log-odds. From request number ``later_from`` on, the service behaves as
+    ``later`` says.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
     bias_scale: float = 1.0
+    clamp: float | None = None
     most_biases: int | None = None
     further_biases: Literal["ignored", "lowest", "rejected"] = "ignored"
     integer_bias: bool = False
@@ -74,6 +107,8 @@ class Behaviour(replay.Behaviour):
     top_logprobs: int = 20
     wording: Literal["word", "sentence"] = "word"
     reasoning_tokens: int = 0
+    fault: Fault | None = None
+    fault_share: float = 1.0
     fault_first: int | None = None
     retry_after: str | None = None
     limit_name: Literal["any", "max_completion_tokens"] = "any"
@@ -101,6 +136,7 @@ class Server(replay.Server):
         **more: Any,
     ) -> None:
         super().__init__(recording, items, behaviour or Behaviour(), **more)
+        self._listener = _Listener(self._handle)
         self._in_flight = 0
         self._cache: dict[str, Answer] = {}
         self._replies: dict[bytes, list[Answer]] = {}
@@ -109,7 +145,7 @@ class Server(replay.Server):
         how, headers = self.behaviour, request.headers
         keys = (headers.get("authorization", "").removeprefix("Bearer "), headers.get("api-key"))
         if how.api_key is not None and how.api_key not in keys:
-            return self._fail("401")
+            return error(401, *_ERRORS["401"])
         if request.path == "/tokenize" and how.tokenize == "none":
             return error(404, "no such path: /tokenize", "not_found")
         if request.path == "/tokenize" and how.tokenize == "vllm":
@@ -133,11 +169,40 @@ class Server(replay.Server):
     def _left(self) -> None:
         self._in_flight -= 1
 
+    def _answer(self, body: bytes, *, chat: bool) -> HttpResponse:
+        fault = self._struck(body)
+        if fault in _ERRORS:
+            return error(int(fault), *_ERRORS[fault])
+        if fault == "404":
+            return unknown_model(self.recording.name)
+        if fault == "html":
+            return HttpResponse(b"<!DOCTYPE html><html><body>Welcome</body></html>", content_type="text/html")
+        if fault == "reset":
+            return Reset()
+        if fault == "hang":
+            return HttpResponse(delay=_FOR_EVER)
+        response = super()._answer(body, chat=chat)
+        if fault is None or response.status != 200:
+            return response
+        if fault == "truncated":
+            return replace(response, body=response.body[: len(response.body) // 2])
+        reply = json.loads(response.body)
+        if fault == "schema":
+            reply = {"result": "?", "choices": "?"}
+        elif fault == "empty":
+            reply["choices"] = []
+        else:
+            for choice in reply["choices"]:
+                choice.get("message", {}).update(content=None, reasoning_content="Let")
+        return json_response(reply)
+
     def _struck(self, body: bytes) -> Fault | None:
         how = self.behaviour
-        if how.fault_first is None:
-            return super()._struck(body)
-        return how.fault if self.requests <= how.fault_first else None
+        if how.fault is None:
+            return None
+        if how.fault_first is not None:
+            return how.fault if self.requests <= how.fault_first else None
+        return how.fault if self._chance(body).random() < how.fault_share else None
 
     def _refusal(self, asked: CompletionRequest, body: bytes) -> HttpResponse | None:
         return refusal(self.behaviour, asked, body, self.recording.name)
@@ -157,7 +222,9 @@ class Server(replay.Server):
         return self._replies.setdefault(body, answers) if how.cached_requests else answers
 
     def _candidates(self, row: int, asked: CompletionRequest, body: bytes) -> Candidates:
-        how, sent, known = self.behaviour, json.loads(body), super()._candidates(row, asked, body)
+        how, sent = self.behaviour, json.loads(body)
+        asked = msgspec.structs.replace(asked, logit_bias=self._bias(asked, body))
+        known = super()._candidates(row, asked, body)
         logits, rest, other = np.array(known.logits), known.rest, known.other
         logits[0] += how.drift  # recordings list the positive answer first
         penalty = sent.get("repeat_penalty", sent.get("repetition_penalty"))
@@ -179,7 +246,7 @@ class Server(replay.Server):
             rest = other = -math.inf
         return Candidates(logits.tolist(), known.texts, rest, other)
 
-    def _bias(self, asked: CompletionRequest, body: bytes) -> Mapping[int, float]:
+    def _bias(self, asked: CompletionRequest, body: bytes) -> dict[int, float]:
         how, bias = self.behaviour, asked.logit_bias or {}
         if how.bias != "honoured" or (how.bias_ignored and self._chance(body).random() < how.bias_ignored):
             return {}
@@ -189,7 +256,8 @@ class Server(replay.Server):
         scaled = {token: value * how.bias_scale for token, value in entries[: how.most_biases]}
         if how.integer_bias:
             scaled = {token: round(value) for token, value in scaled.items()}
-        return super()._bias(msgspec.structs.replace(asked, logit_bias=scaled), body)
+        most = math.inf if how.clamp is None else how.clamp
+        return {token: min(max(value, -most), most) for token, value in scaled.items()}
 
     def _choose(self, candidates: Candidates, asked: CompletionRequest, body: bytes, k: int) -> str | None:
         how = self.behaviour

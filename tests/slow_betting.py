@@ -102,13 +102,3 @@ def wealth_path(
             total += (share if isinstance(won, Fraction) else float(share)) * (won - 1)
         path.append(float(total))
     return path
-
-
-def found_by_e_bh(evidence: Sequence[float], level: float) -> set[int]:
-    """The largest set whose members all have evidence of at least K / (level * its size)."""
-    count = len(evidence)
-    for size in range(count, 0, -1):
-        chosen = [k for k, e in enumerate(evidence) if e >= count / (level * size)]
-        if len(chosen) >= size:
-            return set(chosen)
-    return set()

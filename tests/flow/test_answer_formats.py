@@ -219,12 +219,12 @@ class Talkative(Server):
     Items whose number ends in 0 get an answer that is cut short, and those in 5 a refusal.
     """
 
-    def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
+    def _answer(self, body: bytes, *, chat: bool) -> HttpResponse:
         asked = json.loads(body)
         prompt = asked["messages"][-1]["content"]
         number = int(prompt.split()[1])
         asked["messages"][-1]["content"] = f"Is {number} so? Answer Yes or No."
-        response = super()._answer(json.dumps(asked).encode(), chat=chat, fault=fault)
+        response = super()._answer(json.dumps(asked).encode(), chat=chat)
         if response.status != 200:
             return response
         reply = json.loads(response.body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -15,16 +15,15 @@ from scipy.stats import beta, binom
 
 import blindcal as bc
 from blindcal.errors import InputError
-from blindcal.estimate.streams.alarms import NO_SLICE, OTHER_SLICES, Alarm, AlarmName, MonitorState
-from blindcal.estimate.streams.betting import CurveClaim, calibration_cells, question_cells
+from blindcal.estimate.streams.alarms import Alarm, AlarmName, MonitorState
+from blindcal.estimate.streams.betting import CurveClaim, Reference, calibration_cells, question_cells
 from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
-from blindcal.estimate.streams.reference import Reference
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.monitor import FOR_REFERENCE
 from fitting import asked, fitted
-from slow_betting import bin_of, found_by_e_bh
+from slow_betting import bin_of
 from slow_betting import wealth_path as slow_wealth_path
-from wealth import ever_named, first_reached, wealth_path  # bench/ is a folder of scripts, not a package
+from wealth import first_reached, wealth_path  # bench/ is a folder of scripts, not a package
 
 LEVEL = 0.05
 Curve = Callable[[FloatArray], FloatArray]
@@ -58,30 +57,19 @@ def alarm(state: MonitorState, name: AlarmName = "calibration") -> Alarm:
     return found
 
 
-def piece(rows: Rows, first: int, end: int) -> Rows:
-    labels, t, answers = rows
-    return labels[first:end], t[first:end], answers[first:end]
-
-
-def in_pieces(
-    monitor: bc.Monitor, rows: Rows, cuts: list[int], parts: Sequence[str] | None = None
-) -> MonitorState:
+def in_pieces(monitor: bc.Monitor, rows: Rows, cuts: list[int]) -> MonitorState:
     state = monitor.state()
     for first, end in zip([0, *cuts], [*cuts, rows[0].size], strict=True):
-        mine = None if parts is None else parts[first:end]
-        state = monitor.update(*piece(rows, first, end), mine)
+        state = monitor.update(*(column[first:end] for column in rows))
     return state
 
 
-def check_same(one: MonitorState, other: MonitorState) -> None:
-    """The same alarms, slices and gaps, up to rounding."""
-    for mine, theirs in zip(one.alarms, other.alarms, strict=True):
+def check_same(state: MonitorState, other: MonitorState) -> None:
+    """The same alarms and gaps, up to rounding."""
+    for mine, theirs in zip(state.alarms, other.alarms, strict=True):
         assert mine.log_evidence == pytest.approx(theirs.log_evidence, abs=1e-9)
         assert replace(mine, log_evidence=0, strongest=0) == replace(theirs, log_evidence=0, strongest=0)
-    assert one.gaps == other.gaps
-    assert {s.name: (s.labelled, s.raised_at, s.gap) for s in one.slices} == {
-        s.name: (s.labelled, s.raised_at, s.gap) for s in other.slices
-    }
+    assert state.gaps == other.gaps
 
 
 @pytest.mark.parametrize("max_ece", [None, 0.05])
@@ -103,35 +91,18 @@ def test_the_evidence_is_that_of_a_slow_computation(max_ece: float | None) -> No
 
 
 def test_the_fast_wealth_of_the_benchmarks_is_that_of_a_monitor() -> None:
-    """Against a reference too: the calibration and the questions alarm, and slices by e-BH."""
-    rows, level = rows_of(2600, 2, lambda f: 0.5 * f), LEVEL * (1 - FOR_REFERENCE)
-    parts = [str(k) for k in np.random.default_rng(0).integers(4, size=2600)]
-    state = bc.Monitor(reference(), slices=5).update(*rows, parts)
+    """Against a reference too: the calibration and the questions alarm."""
+    rows = rows_of(2600, 2, lambda f: 0.5 * f)
+    state = bc.Monitor(reference()).update(*rows)
     known = Reference.of(reference(), LEVEL * FOR_REFERENCE)
-    cells = calibration_cells(*rows)
-    games = {
-        "calibration": wealth_path(known.curve.game, cells),
+    paths: dict[AlarmName, FloatArray] = {
+        "calibration": wealth_path(known.curve.game, calibration_cells(*rows)),
         "questions": wealth_path(known.share.game, question_cells(*rows[1:])),
     }
-    for name, path in games.items():
-        found = alarm(state, name)  # type: ignore[arg-type]  # the names of two alarms
+    for name, path in paths.items():
+        found = alarm(state, name)
         assert found.log_evidence == pytest.approx(np.log(path[-1]), abs=1e-9)
         assert (found.raised_at or np.inf) == first_reached(path, found.threshold)
-    evidence = np.ones((2600, 5))
-    for column in range(4):
-        mine = np.array(parts) == str(column)
-        path = wealth_path(known.curve.game, cells[mine], np.flatnonzero(mine))
-        evidence[:, column] = np.concatenate([[1.0], path])[np.cumsum(mine)]
-    named = ever_named(evidence, level)
-    assert {one.name: one.raised_at or np.inf for one in state.slices} == {
-        str(column): named[column] for column in range(4)
-    }
-    brute: dict[int, int] = {}
-    for row, each in enumerate(evidence, 1):
-        for column in found_by_e_bh(each.tolist(), level):
-            brute.setdefault(column, row)
-    assert brute == {column: at for column, at in enumerate(named) if np.isfinite(at)}
-    assert brute
 
 
 @given(st.integers(0, 10**6), st.data())
@@ -142,16 +113,15 @@ def test_batches_and_the_order_of_labels_change_nothing(seed: int, data: st.Data
     labels, t, answers = rows_of(700, seed, squared)
     labels[rng.random(700) < 0.2] = -1
     answers[rng.random(700) < 0.1] = -1
-    parts = [str(k) for k in rng.integers(3, size=700)]
-    whole = bc.Monitor(reference()).update(labels, t, answers, parts)
+    whole = bc.Monitor(reference()).update(labels, t, answers)
     cuts = sorted(data.draw(st.lists(st.integers(0, 700), min_size=1, max_size=2)))
-    check_same(in_pieces(bc.Monitor(reference()), (labels, t, answers), cuts, parts), whole)
+    check_same(in_pieces(bc.Monitor(reference()), (labels, t, answers), cuts), whole)
 
     late = bc.Monitor(reference())
     valid = np.flatnonzero(answers != -1)
     late.add_answers(t[valid], answers[valid], valid)
     known = rng.permutation(valid[labels[valid] != -1])
-    late.add_labelled(labels[known], t[known], answers[known], known, [parts[k] for k in known])
+    late.add_labelled(labels[known], t[known], answers[known], known)
     state = late.state()
     for mine, theirs in zip(state.alarms, whole.alarms, strict=True):
         assert mine.log_evidence == pytest.approx(theirs.log_evidence, abs=1e-9)
@@ -218,20 +188,6 @@ def test_alarms_are_rarely_false() -> None:
     assert 0 < raised <= 16
 
 
-def test_slices_are_found_together() -> None:
-    """The bad slice is named; items beyond the highest number of slices, and without one, are counted."""
-    good, bad = rows_of(2000, 21), rows_of(2000, 22, squared)
-    labels, t, answers = (np.concatenate(pair) for pair in zip(good, bad, strict=True))
-    state = bc.Monitor().update(labels, t, answers, ["good"] * 2000 + ["bad"] * 2000)
-    assert [one.name for one in state.slices if one.raised_at] == ["bad"]
-    assert state.slices[0].gap.low is not None
-    assert state.slices[0].gap.low > 0
-    many: list[str | None] = [None if k % 5 == 4 else str(k % 5) for k in range(2000)]
-    counted = {one.name: one.labelled for one in bc.Monitor(slices=4).update(*good, many).slices}
-    assert counted == {"0": 400, "1": 400, "2": 400, OTHER_SLICES: 800}
-    assert {one.name for one in bc.Monitor().update(*good, many).slices} == {"0", "1", "2", "3", NO_SLICE}
-
-
 def test_the_endpoint_alarm_allows_for_what_the_set_up_shows() -> None:
     """As many errors as its confidence bounds allow raise nothing; many more do, on the right side."""
     monitor = bc.Monitor()
@@ -267,7 +223,8 @@ def test_intervals_of_gaps_hold_at_all_times() -> None:
         truth = float(((many - squared(many)) * weight).sum() / weight.sum())
         rows, counts, inside = rows_of(600, seed, squared), GapCounts(), True
         for first, end in zip([0, *looks], looks, strict=False):
-            counts.add(*piece(rows, first, int(end)))
+            labels, t, answers = rows
+            counts.add(labels[first:end], t[first:end], answers[first:end])
             inside &= truth in counts.gap(RANGES[name], 1 - LEVEL)
         held += inside
     assert binom.cdf(51, 60, 0.95) < 1 / 100
@@ -312,7 +269,6 @@ def test_all_labels_may_be_equal(label: int) -> None:
     [
         (([0, 1], [0.5], [1]), "answers"),
         (([0], [1.5], [1]), "thresholds"),
-        (([0], [0.5], [1], ["a", "b"]), "parts"),
         (([0] * 500, np.random.default_rng(61).beta(2, 2, 500), [1] * 500), "spread evenly"),
     ],
 )

@@ -40,10 +40,9 @@ from blindcal.records import (
 )
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
-from blindcal.simulation.replay import Fault
 from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import Store
-from misbehaving import Behaviour, Server
+from misbehaving import Behaviour, Fault, Server
 
 YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 QUESTION = TokenQuestion(YES_NO)

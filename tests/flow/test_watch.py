@@ -1,12 +1,15 @@
-"""A watch asks each item of a stream once, whatever arrives when and in which order."""
+"""A watch asks each item of a stream once, whatever arrives when, and notices if the endpoint changes."""
 
 from __future__ import annotations
 
 import asyncio
+import csv
+import gzip
 import json
 import os
+import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +17,26 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import expit, logit
+from scipy.stats import binom
 
+from blindcal.asking.job import Job
 from blindcal.asking.run_context import Limits
+from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError
+from blindcal.estimate.streams.alarms import Alarm
+from blindcal.prices import Prices
+from blindcal.records import FloatArray, Item, Message, Reply, Request
+from blindcal.results.monitor import Monitor
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse
+from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import error
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
+from blindcal.watching.anchors import Anchors, is_wrong
 from blindcal.watching.watch import watch, watch_async
+from paths import SHARED
+from serving import PAIR
 from watching import REFERENCE, N, Production, production, write
 
 STREAM = range(REFERENCE, N)
@@ -31,16 +45,15 @@ STREAM = range(REFERENCE, N)
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
     """A model in production."""
-    with production(tmp_path_factory.mktemp("live")) as found:
-        yield found
+    with production(tmp_path_factory.mktemp("live")) as live:
+        yield live
 
 
 @pytest.fixture(scope="module")
 def plain(live: Production, tmp_path_factory: pytest.TempPathFactory) -> tuple[WatchResult, Path]:
     """The watch of a stream whose labels come with the items, and its folder."""
     folder = tmp_path_factory.mktemp("plain")
-    stream = write(folder / "stream.jsonl", live.records())
-    return live.watch(stream, folder / "watch"), folder / "watch"
+    return live.watch(write(folder / "stream.jsonl", live.records()), folder / "watch"), folder / "watch"
 
 
 @pytest.fixture
@@ -53,57 +66,56 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "watch"
 
 
-def check_same_evidence(found: WatchResult, wanted: WatchResult) -> None:
+def endpoint_alarm(result: WatchResult) -> Alarm:
+    alarm = result.state.alarm("endpoint")
+    assert alarm is not None
+    return alarm
+
+
+def check_same_evidence(result: WatchResult, wanted: WatchResult) -> None:
     """The same items, gaps and final evidence, up to the order of the summands."""
     for name in ("records", "chosen", "answered", "invalid", "labelled"):
-        assert getattr(found, name) == getattr(wanted, name), name
-    assert found.state.gaps == wanted.state.gaps
-    for mine, other in zip(found.state.alarms, wanted.state.alarms, strict=True):
+        assert getattr(result, name) == getattr(wanted, name), name
+    assert result.state.gaps == wanted.state.gaps
+    for mine, other in zip(result.state.alarms, wanted.state.alarms, strict=True):
         assert (mine.observations, mine.raised) == (other.observations, other.raised)
         if mine.name != "endpoint":
             assert mine.log_evidence == pytest.approx(other.log_evidence, abs=1e-9)
 
 
-def test_every_item_is_asked_at_a_threshold_of_its_own(
+def test_every_item_is_asked_once_at_a_threshold_of_its_own(
     live: Production, plain: tuple[WatchResult, Path]
 ) -> None:
     """The answer says whether the true probability is at least the threshold, which is uniform."""
-    found, out = plain
+    result, out = plain
     asked = live.asked(out)
-    assert found.records == found.chosen == found.answered == found.labelled == len(asked) == len(STREAM)
-    assert found.waiting == found.invalid == found.duplicates == found.conflicts == found.unreadable == 0
+    assert result.records == result.chosen == result.answered == result.labelled == len(asked) == len(STREAM)
+    assert result.waiting == result.invalid == result.duplicates == result.conflicts == result.unreadable == 0
     for k in STREAM:
         shift, answer = asked[f"q{k}"]
         assert answer == (logit(live.p[k]) + shift >= 0)
     t = np.sort(expit([-shift for shift, _ in asked.values()]))
     gaps = np.abs(t - (np.arange(t.size) + 0.5) / t.size)
     assert gaps.max() < 1.63 / np.sqrt(t.size)  # Kolmogorov-Smirnov, 1%
-    assert not found.raised
-    assert found.stopped is None
-    assert found.window is not None
-    assert WatchResult.load(out) == found
-
-
-def test_the_same_again_asks_nothing(live: Production, plain: tuple[WatchResult, Path]) -> None:
-    """A watch that has nothing new to read says the same again."""
-    found, out = plain
+    assert not result.raised
+    assert result.stopped is None
+    assert result.window is not None
+    assert WatchResult.load(out) == result
     before = live.server.requests
-    assert live.watch(out.parent / "stream.jsonl", out) == found
-    assert live.looks == [found]
+    assert live.watch(out.parent / "stream.jsonl", out) == result  # nothing new: the same again
+    assert live.looks == [result]
     assert live.server.requests == before
 
 
 def test_a_look_has_a_given_number_of_records(live: Production, stream: Path, out: Path) -> None:
-    """A look per 100 records, and one for the rest; the anchors are asked at each, slices have alarms."""
-    records = [live.record(k, topic="ab"[k % 2]) if k % 5 else live.record(k) for k in STREAM]
-    found = live.watch(write(stream, records), out, by_field="topic")
+    """Looks of 100 records and of the rest, with anchors in each; times never go back."""
+    result = live.watch(write(stream, live.records()), out)
     assert [(look.look, look.records) for look in live.looks] == [(1, 100), (2, 200), (3, 240)]
-    endpoint = found.state.alarm("endpoint")
-    assert endpoint is not None
-    assert (endpoint.observations, endpoint.raised) == (12, False)
-    counted = {one.name: one.labelled for one in found.state.slices}
-    assert counted["a"] == sum(k % 2 == 0 and k % 5 != 0 for k in STREAM)
-    assert (len(counted), sum(counted.values())) == (3, len(STREAM))
+    assert (endpoint_alarm(result).observations, endpoint_alarm(result).raised) == (12, False)
+    with sqlite3.connect(out / RUN_FILE) as db:
+        db.execute("UPDATE looks SET at = '2999-01-01T00:00:00+00:00'")
+    write(stream, [{"id": "new", "n": 1}], "a")
+    assert live.watch(stream, out).looked == "2999-01-01T00:00:00+00:00"
 
 
 def test_labels_may_come_before_or_after_their_items(
@@ -129,11 +141,10 @@ def test_the_order_of_labels_changes_nothing(live: Production, tmp_path: Path) -
     """Labels that come between two looks in another order lead to the identical state."""
     states = []
     rows = [{"id": f"q{k}", "label": int(live.labels[k])} for k in range(200, 260)]
+    stream = write(tmp_path / "stream.jsonl", live.records(range(200, 280), labelled=False))
     for name, order in (("forth", rows), ("back", rows[::-1])):
-        (tmp_path / name).mkdir()
-        stream = write(tmp_path / name / "stream.jsonl", live.records(range(200, 280), labelled=False))
-        labels = write(tmp_path / name / "labels.jsonl", order)
-        states.append(live.watch(stream, tmp_path / name / "watch", labels=labels).state)
+        labels = write(tmp_path / f"{name}.jsonl", order)
+        states.append(live.watch(stream, tmp_path / name, labels=labels).state)
     assert states[0] == states[1]
     assert (states[0].labelled, states[0].answers) == (60, 80)
 
@@ -143,43 +154,42 @@ def test_the_order_of_items_changes_no_query(
 ) -> None:
     """Shuffled, with duplicates and conflicts among them, the same items are asked the same, once each."""
     records = live.records(np.random.default_rng(3).permutation(STREAM).tolist())
-    odd = [live.record(200), {**live.record(201), "label": 1 - int(live.labels[201])}, live.record(202, n=7)]
+    again, other, prompt = live.records(range(200, 203))
+    odd = [again, {**other, "label": 1 - other["label"]}, {**prompt, "n": 7}]
     before = live.server.paid.copy()
-    found = live.watch(write(stream, [*records, *odd]), out)
-    assert (found.duplicates, found.conflicts) == (1, 2)
+    result = live.watch(write(stream, [*records, *odd]), out)
+    assert (result.duplicates, result.conflicts) == (1, 2)
     assert live.asked(out) == live.asked(plain[1])
-    check_same_evidence(found, plain[0])
+    check_same_evidence(result, plain[0])
     paid = live.server.paid - before
     assert all(paid[f"q{k}"] == 1 for k in STREAM)
 
 
 def test_broken_lines_are_counted_and_named_once(live: Production, stream: Path, out: Path) -> None:
-    """What is no record, or lacks a field of the prompt, is skipped; a bad label alone is left out."""
-    lines = write(stream, live.records(range(200, 220))).read_text().splitlines()
-    lines[10:10] = ["{broken", "[1]", '{"id": "x"}', '{"id": "y", "n": 3, "label": "maybe"}', "", "\xff"]
-    stream.write_text("\n".join(lines) + "\n")
-    stages: list[str] = []
-    found = live.watch(stream, out, stage=stages.append)
-    assert (found.unreadable, found.records, found.labelled) == (5, 21, 20)
-    (skipped,) = [stage for stage in stages if "skipped" in stage]
-    assert "stream.jsonl, byte" in skipped
+    """What is no record, or lacks a field of the prompt, is skipped; a bad label alone is left out.
 
-
-def test_records_of_another_kind_are_an_error(live: Production, stream: Path, out: Path) -> None:
-    """If no record can be read, the first error is raised, and no folder is left."""
+    If no record at all can be read, the first error is raised, and no folder is left.
+    """
     write(stream, [{"id": k, "text": "hm"} for k in range(30)])
     with pytest.raises(InputError, match="named in the template, is missing"):
         live.watch(stream, out)
     assert not out.exists()
+    lines = write(stream, live.records(range(200, 220))).read_text().splitlines()
+    lines[10:10] = ["{broken", "[1]", '{"id": "x"}', '{"id": "y", "n": 3, "label": "maybe"}', "", "\xff"]
+    stream.write_text("\n".join(lines) + "\n")
+    stages: list[str] = []
+    result = live.watch(stream, out, stage=stages.append)
+    assert (result.unreadable, result.records, result.labelled) == (5, 21, 20)
+    (skipped,) = [stage for stage in stages if "skipped" in stage]
+    assert "stream.jsonl, byte" in skipped
 
 
 def test_a_rate_chooses_by_the_id(live: Production, tmp_path: Path, stream: Path, out: Path) -> None:
     """A share of the items is asked, the same whatever the order; the others are counted as records."""
-    found = live.watch(write(stream, live.records()), out, rate=0.3)
-    assert found.records == len(STREAM)
-    assert 45 <= found.chosen == found.answered <= 100  # 72 with a standard deviation of 7
-    back = write(tmp_path / "back.jsonl", live.records()[::-1])
-    live.watch(back, tmp_path / "back", rate=0.3)
+    result = live.watch(write(stream, live.records()), out, rate=0.3)
+    assert result.records == len(STREAM)
+    assert 45 <= result.chosen == result.answered <= 100  # 72 with a standard deviation of 7
+    live.watch(write(tmp_path / "back.jsonl", live.records()[::-1]), tmp_path / "back", rate=0.3)
     assert live.asked(tmp_path / "back") == live.asked(out)
     with pytest.raises(InputError, match=r"rate: 0\.3 then, 0\.5 now"):
         live.watch(stream, out, rate=0.5)
@@ -197,8 +207,8 @@ def test_the_rest_of_a_pipe_is_kept_if_a_watch_is_stopped(
         with os.fdopen(reading) as pipe:
             monkeypatch.setattr(sys, "stdin", pipe)
 
-            def look(found: WatchResult) -> None:
-                if stop is not None and found.records:
+            def look(result: WatchResult) -> None:
+                if stop is not None and result.records:
                     stop.set()
 
             return asyncio.run(watch_async("-", live.run, out=out, every=20, on_look=look, stop=stop))
@@ -212,25 +222,24 @@ def test_the_rest_of_a_pipe_is_kept_if_a_watch_is_stopped(
 def test_following_ends_when_stopped(live: Production, stream: Path, out: Path) -> None:
     """Records that come while it waits are looked at; stopping looks once more and loses nothing."""
     write(stream, live.records(range(200, 220)))
-    looks: list[WatchResult] = []
+    looks: list[int] = []
 
     async def main() -> WatchResult:
         stop = asyncio.Event()
 
-        def look(found: WatchResult) -> None:
-            looks.append(found)
-            if found.records == 20:
+        def look(result: WatchResult) -> None:
+            looks.append(result.records)
+            if result.records == 20:
                 write(stream, live.records(range(220, 240)), "a")
-            elif found.records == 40:
+            elif result.records == 40:
                 write(stream, live.records(range(240, 245)), "a")
                 stop.set()
 
         about: dict[str, Any] = {"out": out, "follow": True, "every": 20, "on_look": look, "stop": stop}
         return await watch_async(stream, live.run, limits=Limits(concurrency=4), **about)
 
-    found = asyncio.run(main())
-    assert [look.records for look in looks] == [20, 40]
-    assert found.answered == 40
+    assert asyncio.run(main()).answered == 40
+    assert looks == [20, 40]
     assert live.watch(stream, out).records == 45
 
 
@@ -240,22 +249,26 @@ def test_prompts_are_not_kept_if_the_reference_keeps_none(tmp_path: Path, stream
         few = live.watch(write(stream, live.records(range(200, 204))), out)
         assert few.state.alarm("endpoint") is None
         write(stream, live.records(range(204, 300)), "a")
-        endpoint = live.watch(stream, out).state.alarm("endpoint")
-        assert endpoint is not None
-        assert endpoint.observations == 4
+        assert endpoint_alarm(live.watch(stream, out)).observations == 4
     with WatchStore.read(out / RUN_FILE) as store:
         assert all(not item.messages for item in store.items_between(0, 1000))
         assert 'Is \\"20' in json.dumps(store.note("anchors"))
 
 
-def test_a_limit_ends_the_watch_and_a_higher_one_goes_on(live: Production, stream: Path, out: Path) -> None:
-    """The result says which limit was reached, and what waits; nothing is asked twice."""
-    before = live.server.paid.copy()
-    limits = Limits(concurrency=4, max_queries=250)
-    found = live.watch(write(stream, live.records()), out, limits=limits)
-    assert found.stopped == "max_queries = 250 reached"
-    assert found.waiting > 0
-    assert (live.server.paid - before).total() <= 250
+@pytest.mark.parametrize("limit", ["max_queries", "max_cost"])
+def test_a_limit_ends_the_watch_and_a_higher_one_goes_on(
+    live: Production, stream: Path, out: Path, limit: str
+) -> None:
+    """Even while it follows; the result names the limit and counts what waits; nothing is asked twice."""
+    before, prices = live.server.paid.copy(), Prices(1000.0, 1000.0)
+    most = 250 if limit == "max_queries" else 2.5  # a query costs a cent
+    limits = Limits(concurrency=4, **{limit: most})  # type: ignore[arg-type]  # one of two limits
+    result = live.watch(write(stream, live.records()), out, limits=limits, prices=prices, follow=True)
+    assert result.stopped == f"{limit} = {most} reached"
+    assert result.waiting > 0
+    assert result.spend.cost is not None
+    assert (live.server.paid - before).total() == result.spend.queries
+    assert (result.spend.cost if limit == "max_cost" else result.spend.queries) <= most
     whole = live.watch(stream, out)
     assert (whole.answered, whole.stopped) == (len(STREAM), None)
     paid = live.server.paid - before
@@ -273,16 +286,27 @@ def test_an_item_that_always_fails_does_not_hold_up_the_others(
 
     monkeypatch.setattr(live.server, "_complete", failing)
     limits = Limits(concurrency=4, attempts=2, backoff=0.001)
-    found = live.watch(write(stream, live.records(range(200, 230))), out, limits=limits, every=15)
-    assert (found.answered, found.invalid, found.waiting, found.stopped) == (29, 1, 0, None)
+    result = live.watch(write(stream, live.records(range(200, 230))), out, limits=limits, every=15)
+    assert (result.answered, result.invalid, result.waiting, result.stopped) == (29, 1, 0, None)
     assert len(live.looks) == 2
 
 
-@pytest.mark.parametrize("more", [{"rate": 0.0}, {"rate": 1.5}, {"every": 0}, {"max_cost_per_day": -1.0}])
-def test_odd_numbers_are_refused(live: Production, stream: Path, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"rate": 0.0}, "rate"),
+        ({"rate": 1.5}, "rate"),
+        ({"every": 0}, "every"),
+        ({"limits": Limits(max_cost=1)}, "what a query costs"),
+    ],
+)
+def test_odd_numbers_are_refused(live: Production, stream: Path, more: dict[str, Any], why: str) -> None:
     """Before anything is read or asked."""
-    with pytest.raises(InputError, match=next(iter(more))):
+    with pytest.raises(InputError, match=why):
         watch(stream, live.run, **more)
+
+
+# The endpoint
 
 
 def test_an_alarm_is_reported_once(
@@ -304,3 +328,129 @@ def test_an_alarm_is_reported_once(
         assert live.watch(stream, out, on_alarm=report).raised_names == ("endpoint",)
     assert [result.look for result in reports] == [2, 3]
     assert reports[0].facts
+
+
+def watch_a_change(
+    live: Production, folder: Path, p: FloatArray | None = None, **changed: Any
+) -> WatchResult:
+    """Watch a few looks, change the probabilities or the behaviour of the endpoint, and watch on."""
+    stream = write(folder / "stream.jsonl", live.records(range(REFERENCE, REFERENCE + 50)))
+    before = live.watch(stream, folder / "watch", every=10)
+    assert not before.raised
+    assert endpoint_alarm(before).observations == 20
+    if p is not None:
+        known = live.server.recording
+        live.server.recording = Recording.from_probabilities(known.ids, p, name=known.name)
+    live.server.behaviour = replace(live.server.behaviour, **changed)
+    write(stream, live.records(range(REFERENCE + 50, REFERENCE + 180)), "a")
+    return live.watch(stream, folder / "watch", every=10)
+
+
+def recorded(name: str) -> FloatArray:
+    """A real model's probability of True against False, by the likeliest spelling of each."""
+    with gzip.open(SHARED / "logits" / f"{name}__boolq__logits.csv.gz", "rt", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = {name: name.rpartition("|")[0].strip().lower() for name in rows[0]}
+    true, false = (
+        np.array([max(float(row[name]) for name in names if names[name] == word) for row in rows])
+        for word in ("true", "false")
+    )
+    return np.asarray(expit(true - false))[:N]
+
+
+Change = tuple[dict[str, Any], Callable[[Production], dict[str, Any]]]
+CHANGES: dict[str, Callable[[], Change]] = {
+    "another model": lambda: ({}, lambda live: {"p": np.random.default_rng(9).permutation(live.p)}),
+    "a shift of 0.5 through noise": lambda: ({"jitter": 0.2 / np.sqrt(2)}, lambda _: {"drift": 0.5}),
+    "a recorded model": lambda: ({"p": recorded("qwen")}, lambda _: {"p": recorded("smollm2")}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_model_is_noticed(tmp_path: Path, change: str) -> None:
+    """Without any other trace, within 50 anchor queries, and dated."""
+    if "recorded" in change and not SHARED.is_dir():
+        pytest.skip("needs the recorded models")
+    usual, then = CHANGES[change]()
+    with production(tmp_path, **usual) as live:
+        result = watch_a_change(live, tmp_path, **then(live))
+    alarm = endpoint_alarm(result)
+    assert alarm.raised_at is not None
+    assert alarm.raised_at <= 20 + 50
+    assert alarm.since is not None
+    assert 10 <= alarm.since < alarm.raised_at
+    assert "endpoint" in result.first_seen
+    assert result.raised
+    assert not result.facts
+
+
+def test_a_bias_that_acts_no_more_is_a_fact(tmp_path: Path) -> None:
+    """Items wait, because their answers would measure nothing; forced, the watch goes on."""
+    with production(tmp_path) as live:
+        result = watch_a_change(live, tmp_path, bias="ignored")
+        assert result.raised
+        (fact,) = result.facts
+        assert "the logit_bias no longer acts" in fact
+        assert result.stopped == "the logit_bias no longer acts"
+        assert (result.answered, result.waiting) == (50, 10)
+        forced = live.watch(tmp_path / "stream.jsonl", tmp_path / "watch", every=10, force=True)
+        assert (forced.facts, forced.waiting) == (result.facts, 0)
+
+
+def test_another_fingerprint_is_a_fact(tmp_path: Path) -> None:
+    """Replies that name another system than those of the reference; it stays noted."""
+    with production(tmp_path, fingerprint="fp_1") as live:
+        result = watch_a_change(live, tmp_path, fingerprint="fp_2")
+        (fact,) = result.facts
+        assert fact == "replies come from replay (fp_2); those of the reference audit came from replay (fp_1)"
+        assert result.raised
+        assert result.stopped is None
+        assert not endpoint_alarm(result).raised
+        live.server.behaviour = replace(live.server.behaviour, fingerprint="fp_1")
+        assert live.watch(tmp_path / "stream.jsonl", tmp_path / "watch").facts == result.facts
+
+
+class Noisy:
+    """A model with these log-odds whose answers are noisy."""
+
+    def __init__(self, log_odds: dict[str, float], jitter: float, rng: np.random.Generator) -> None:
+        self._log_odds, self._jitter, self._rng = log_odds, jitter, rng
+
+    async def ask(self, request: Request) -> Reply:
+        """Answer by the sum of the log-odds, the shift and the noise."""
+        shift = request.logit_bias[1] - request.logit_bias[2]
+        noisy = self._log_odds[request.messages[0].content] + self._rng.normal(0, self._jitter)
+        return Reply("Yes" if noisy + shift >= 0 else "No", prompt_tokens=1)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def test_anchors_are_seldom_wrong_about_a_steady_endpoint(tmp_path: Path) -> None:
+    """Of 40 endpoints with a jitter of 0.2 that stay the same for 400 anchor queries, few are accused.
+
+    At a level of 5%, more than 6 of 40 would be with a chance of 0.4%.
+    """
+    rng, jitter, raised = np.random.default_rng(15), 0.2, 0
+    items = [Item(f"q{k}", 0, (Message("user", f"q{k}"),)) for k in range(12)]
+
+    async def is_raised(store: WatchStore, seed: int) -> bool:
+        log_odds = dict(zip((item.id for item in items), logit(rng.beta(0.5, 0.5, 12)), strict=True))
+        endpoint = Noisy(log_odds, jitter, rng)
+        job = Job(items=items, question=TokenQuestion(PAIR), store=store, max_shift=50.0)
+        anchors = Anchors(job, store, jitter, seed)
+        known = await anchors.set_up(items, endpoint)
+        answers = await anchors._ask_all(known, range(400), endpoint)
+        monitor = Monitor(level=0.05)
+        monitor.expect_anchors(known.up_wrong, known.up_asked, known.down_wrong, known.down_asked)
+        up, wrong = np.array([[each.up, is_wrong(each)] for each in answers], np.int64).T
+        monitor.add_anchors(up, wrong)
+        alarm = monitor.state().alarm("endpoint")
+        assert alarm is not None
+        return alarm.raised
+
+    for seed in range(40):
+        with WatchStore.open(tmp_path / f"{seed}.sqlite") as store:
+            raised += asyncio.run(is_raised(store, seed))
+    assert binom.sf(6, 40, 0.05) < 0.004
+    assert raised <= 6

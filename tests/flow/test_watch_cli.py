@@ -1,10 +1,13 @@
-"""The command ``blindcal watch``: what it prints, how it ends, and what it refuses."""
+"""The command ``blindcal watch``: what it prints, runs at an alarm and refuses, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +17,12 @@ import msgspec
 import pytest
 
 from blindcal.cli import watch as watch_command
+from blindcal.cli.watch import AlarmCommand
 from blindcal.report.watch_page import look_line
 from blindcal.results.watch_result import WatchResult
 from commanding import blindcal, refusal
 from deciding import audited, model, serving, write_items
-from watched_streams import quiet_result, watch_result
+from watching import overconfident_result, quiet_result
 
 Look = Callable[[WatchResult], None]
 Looks = Callable[..., dict[str, Any]]
@@ -40,12 +44,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def alarming(tmp_path_factory: pytest.TempPathFactory) -> WatchResult:
-    """A watch whose calibration and slices are raised."""
-    return watch_result(tmp_path_factory.mktemp("alarming"), overconfident=True)
-
-
-@pytest.fixture(scope="module")
 def folder(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a watch in two looks."""
     folder = tmp_path_factory.mktemp("watch") / "out"
@@ -54,6 +52,12 @@ def folder(reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.exit_code == 0, done.output
     assert re.findall(r"^[-\d]+ [:\d]+ (look \d):", done.stdout, re.M) == ["look 1", "look 2"]
     return folder
+
+
+@pytest.fixture(scope="module")
+def alarming(tmp_path_factory: pytest.TempPathFactory) -> WatchResult:
+    """A watch whose calibration alarm is raised."""
+    return overconfident_result(tmp_path_factory.mktemp("alarming"))
 
 
 @pytest.fixture
@@ -94,7 +98,7 @@ def test_one_line_per_look(looks: Looks, reference: Path, tmp_path: Path) -> Non
 
 
 def test_an_alarm_says_what_to_do(looks: Looks, reference: Path, alarming: WatchResult) -> None:
-    """Each line names the alarm; what to do is said once, on standard error; the exit status is 4."""
+    """Each line names the alarm; what to do is printed once, on standard error; the exit status is 4."""
     looks(alarming, replace(alarming, look=8, stopped="replies kept failing"))
     done = blindcal("watch", "in.jsonl", "--reference", reference)
     assert done.exit_code == 4
@@ -103,7 +107,6 @@ def test_an_alarm_says_what_to_do(looks: Looks, reference: Path, alarming: Watch
     assert alarm.since is not None
     for line in done.stdout.splitlines():
         assert f"calibration RAISED since about item {alarm.since + 1:,} (2026-11-14)" in line
-        assert re.search(r"slices RAISED \w+", line)
     assert done.stderr.count("ALARM calibration: Raised after") == 1
     assert "Certificates from before the change no longer hold." in done.stderr
     looks(alarming)
@@ -124,32 +127,16 @@ def test_json_is_one_result_per_line(looks: Looks, reference: Path, alarming: Wa
 def test_how_it_ends(looks: Looks, reference: Path, tmp_path: Path) -> None:
     """Stopped early 3, a changed fact 4, Ctrl-C 130 after the last look: nothing is lost."""
     quiet = quiet_result(tmp_path)
-    looks(replace(quiet, stopped="replies kept failing"))
-    done = blindcal("watch", "in.jsonl", "--reference", reference)
-    assert done.exit_code == 3
-    assert "replies kept failing; the same command goes on" in done.stderr
-    looks(replace(quiet, facts=("replies name another model.",)))
-    done = blindcal("watch", "in.jsonl", "--reference", reference)
-    assert done.exit_code == 4
-    assert "endpoint RAISED replies name another model;" in done.stdout
-    looks(quiet, interrupted=True)
-    done = blindcal("watch", "in.jsonl", "--reference", reference, "--follow")
-    assert done.exit_code == 130
-    assert len(done.stdout.splitlines()) == 1
-    assert "everything answered is kept" in done.stderr
-
-
-@pytest.mark.parametrize("status", [0, 9])
-def test_the_command_of_an_alarm_changes_no_exit_status(
-    looks: Looks, reference: Path, alarming: WatchResult, tmp_path: Path, status: int
-) -> None:
-    """It gets the look of the alarm, and says whether it succeeded."""
-    called = looks(alarming)
-    command = f"cat > look.json; exit {status}"
-    done = blindcal("watch", "in.jsonl", "--reference", reference, "--quiet", "--on-alarm", command)
-    assert done.exit_code == 4
-    assert asyncio.run(called["on_alarm"](alarming)) is (status == 0)
-    assert msgspec.json.decode((tmp_path / "look.json").read_bytes(), type=WatchResult) == alarming
+    for results, more, status, words in (
+        ({"stopped": "replies kept failing"}, {}, 3, "replies kept failing; the same command goes on"),
+        ({"facts": ("replies name another.",)}, {}, 4, "endpoint RAISED replies name another;"),
+        ({}, {"interrupted": True}, 130, "everything answered is kept"),
+    ):
+        looks(replace(quiet, **results), **more)
+        done = blindcal("watch", "in.jsonl", "--reference", reference)
+        assert done.exit_code == status
+        assert words in done.output
+        assert len(done.stdout.splitlines()) == 1
 
 
 def test_the_same_command_goes_on(reference: Path, folder: Path) -> None:
@@ -167,7 +154,7 @@ def test_the_same_command_goes_on(reference: Path, folder: Path) -> None:
 
 
 def test_status_and_report_know_a_watch(folder: Path, tmp_path: Path) -> None:
-    """Status shows its last line; report writes its page and figures again, and has no tables of it."""
+    """Status shows its last line; report writes its page and figures again."""
     done = blindcal("status", folder)
     assert done.exit_code == 0, done.output
     assert f"look       {look_line(WatchResult.load(folder))}" in done.stdout
@@ -181,7 +168,6 @@ def test_status_and_report_know_a_watch(folder: Path, tmp_path: Path) -> None:
     assert page.read_bytes() == (folder / "watch.html").read_bytes()
     names = {path.name for path in figures.iterdir()}
     assert {"evidence-endpoint.svg", "evidence-calibration.png", "gaps.svg", "window.png"} <= names
-    assert "its numbers are in watch.json" in refusal(blindcal("report", folder, "--csv", tmp_path))
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(reference: Path, folder: Path) -> None:
@@ -194,46 +180,128 @@ def test_a_page_that_cannot_be_written_is_a_warning(reference: Path, folder: Pat
     assert re.search(r"^warning: .*watch.html.*; the next look tries again$", done.stderr, re.M)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
+def test_wrong_command_lines(looks: Looks, reference: Path, tmp_path: Path) -> None:
+    """What does not fit together is an error of one sentence, and nothing is watched."""
+    called = looks(quiet_result(tmp_path))
+    for arguments, why in (
         ([], "Missing argument 'STREAM'"),
-        (["in.jsonl", "--max-cost-per-day", "1"], "--max-cost-per-day requires --prices"),
+        (["in.jsonl", "--max-cost", "1"], "--max-cost requires --prices"),
         (["in.jsonl", "--rate", "0"], "--rate"),
         (["in.jsonl", "--alpha", "1"], "--alpha"),
-    ],
-)
-def test_wrong_command_lines(
-    looks: Looks, reference: Path, tmp_path: Path, arguments: list[str], why: str
-) -> None:
-    """What does not fit together is said in one sentence, and nothing is watched."""
-    called = looks(quiet_result(tmp_path))
-    done = blindcal("watch", *arguments, "--reference", reference)
-    assert done.exit_code == 2
-    assert why in refusal(done)
+    ):
+        done = blindcal("watch", *arguments, "--reference", reference)
+        assert done.exit_code == 2
+        assert why in refusal(done)
+    assert "no such run" in refusal(blindcal("watch", "in.jsonl", "--reference", tmp_path / "nothing"))
     assert called == {}
 
 
 def test_options_reach_the_watch(looks: Looks, reference: Path, tmp_path: Path) -> None:
-    """Every option of the command is a parameter of the watch; a missing reference names the cure."""
+    """Every option of the command is a parameter of the watch."""
     called = looks(quiet_result(tmp_path))
-    options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --by topic --every 50 --rpm 90 --force"
-    priced = "--max-cost-per-day 2 --prices 1,4 --labels l.csv --concurrency 3"
+    options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --every 50 --rpm 90 --force"
+    priced = "--max-cost 2 --prices 1,4 --labels l.csv --concurrency 3"
     done = blindcal("watch", "in.jsonl", "--reference", reference, *options.split(), *priced.split())
     assert done.exit_code == 0, done.output
     wanted = {
         "rate": 0.05,
         "level": 0.01,
         "max_ece": 0.1,
-        "by_field": "topic",
         "every": 50,
         "force": True,
         "follow": False,
-        "max_cost_per_day": 2.0,
         "labels": Path("l.csv"),
         "on_alarm": None,
     }
     assert {name: called[name] for name in wanted} == wanted
-    assert (called["limits"].rpm, called["limits"].concurrency) == (90, 3)
+    limits = called["limits"]
+    assert (limits.rpm, limits.concurrency, limits.max_cost) == (90, 3, 2)
     assert (called["prices"].input, called["prices"].output) == (1.0, 4.0)
-    assert "no such run" in refusal(blindcal("watch", "in.jsonl", "--reference", tmp_path / "nothing"))
+
+
+# The command of an alarm
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of the commands."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(command: str, result: WatchResult) -> tuple[bool, list[str]]:
+    """Run a command; returns whether it succeeded, and the warnings."""
+    warnings: list[str] = []
+    return asyncio.run(AlarmCommand(command, warnings.append)(result)), warnings
+
+
+def check_gone(process: int) -> None:
+    """Wait until a process has ended, or only waits for its parent; at most 20 seconds."""
+    until = time.monotonic() + 20
+    with contextlib.suppress(OSError):
+        while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < until
+            os.sched_yield()
+
+
+def test_the_look_is_on_standard_input(
+    here: Path, alarming: WatchResult, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A shell runs the command, which reads the look in one line; what it prints goes to standard error."""
+    assert run("cat - > look.json && echo out; echo err >&2", alarming) == (True, [])
+    line = (here / "look.json").read_text()
+    assert line.count("\n") == 1
+    assert msgspec.json.decode(line, type=WatchResult) == alarming
+    assert capfd.readouterr() == ("", "out\nerr\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("cat > /dev/null; exit 7", "failed with exit status 7"),
+        ("./nothing-of-that-name 2> /dev/null", "failed with exit status 127"),
+        ("kill -TERM $$", "was ended by SIGTERM"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_failure_is_a_warning(
+    looks: Looks, reference: Path, alarming: WatchResult, command: str, words: str
+) -> None:
+    """It says how the command failed, and that the next look runs it again; the exit status is the same."""
+    warning = f"the command of --on-alarm {words}; the next look runs it again"
+    assert run(command, alarming) == (False, [warning])
+    called = looks(alarming)
+    done = blindcal("watch", "in.jsonl", "--reference", reference, "--quiet", "--on-alarm", command)
+    assert done.exit_code == 4
+    assert not asyncio.run(called["on_alarm"](alarming))
+
+
+def test_a_command_that_hangs_is_killed_with_all_it_started(
+    here: Path, alarming: WatchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the time limit the whole process group ends, whatever signals it ignores."""
+    monkeypatch.setattr(watch_command, "TIME_LIMIT", 1.0)
+    command = "trap '' TERM INT; sleep 300 & echo $! $$ > processes; wait; sleep 300"
+    succeeded, (warning,) = run(command, alarming)
+    assert not succeeded
+    assert "was killed after 1 s" in warning
+    for process in (here / "processes").read_text().split():
+        check_gone(int(process))
+
+
+def test_the_event_loop_goes_on_and_may_kill_the_command(here: Path, alarming: WatchResult) -> None:
+    """The command waits for something that the same event loop does; a watch that ends leaves none behind."""
+
+    async def both() -> int:
+        warnings: list[str] = []
+        os.mkfifo(here / "process")
+        command = AlarmCommand("echo $$ > process; sleep 300", warnings.append)
+        running = asyncio.create_task(command(alarming))
+        process = int(await asyncio.to_thread((here / "process").read_text))
+        assert not running.done()
+        command.kill()
+        assert not await running
+        assert "was ended by SIGKILL" in warnings[0]
+        return process
+
+    check_gone(asyncio.run(both()))

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from blindcal.errors import InputError
-from blindcal.estimate.streams.alarms import SliceAlarm
-from blindcal.records import Estimate
 from blindcal.report.watch_figures import plot_evidence
 from blindcal.report.watch_page import ADVICE, WATCH_PAGE, look_line, verdicts, write_watch_page
 from blindcal.report.wording import evidence_text
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from browsing import CONTRAST, Seen, check_numbers, chromium
-from watched_streams import quiet_result, watch_result
+from watching import overconfident_result, quiet_result
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,8 +34,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def raised(tmp_path_factory: pytest.TempPathFactory) -> WatchResult:
-    """A watch whose calibration and slices are raised, with everything that a page can show."""
-    result = watch_result(tmp_path_factory.mktemp("raised"), overconfident=True, window=True)
+    """A watch whose calibration is raised, with everything that a page can show."""
+    result = overconfident_result(tmp_path_factory.mktemp("raised"))
     result.save()
     write_watch_page(result)
     return result
@@ -49,24 +47,6 @@ def page_of(result: WatchResult) -> Path:
 
 def by_name(result: WatchResult) -> dict[str, Any]:
     return {verdict.name: verdict for verdict in verdicts(result)}
-
-
-def hostile(result: WatchResult, folder: Path) -> WatchResult:
-    """The same watch with names, reasons and facts that are not to be trusted."""
-    gap = Estimate(0.1, 0.05, 0.2, 0.95)
-    slices = (SliceAlarm(name=HOSTILE, labelled=5, log_evidence=30.0, raised_at=4, gap=gap),)
-    gaps = (replace(result.state.gaps[0], name=HOSTILE), *result.state.gaps[1:])
-    return replace(
-        result,
-        model=HOSTILE,
-        stream=HOSTILE,
-        reference=HOSTILE,
-        stopped=HOSTILE,
-        folder=str(folder),
-        facts=(HOSTILE,),
-        first_seen={"calibration": HOSTILE},
-        state=replace(result.state, slices=slices + result.state.slices, gaps=gaps),
-    )
 
 
 def test_a_result_is_read_back(raised: WatchResult, tmp_path: Path) -> None:
@@ -98,19 +78,16 @@ def test_an_alarm_says_since_when_how_much_and_what_to_do(raised: WatchResult) -
     assert each["endpoint"].advice is None
 
 
-def test_changed_facts_raise_the_endpoint(tmp_path: Path) -> None:
-    """Facts alone raise the endpoint alarm, also where there is no e-process yet."""
-    result = replace(quiet_result(tmp_path), facts=("replies name another model",))
-    assert result.raised
-    verdict = by_name(result)["endpoint"]
-    assert (verdict.status, verdict.sentence) == ("raised", "Replies name another model.")
-
-
 def test_what_is_not_tested_is_not_called_quiet(tmp_path: Path) -> None:
-    """Without a reference, endpoint and questions are not tested, and no observation is no evidence."""
-    each = by_name(quiet_result(tmp_path))
+    """No observation is no evidence; facts alone raise the endpoint, also where it has no e-process yet."""
+    result = quiet_result(tmp_path)
+    each = by_name(result)
     assert [each[name].status for name in ("endpoint", "questions")] == ["not tested"] * 2
     assert each["calibration"].sentence == "There are no labelled answers yet."
+    changed = replace(result, facts=("replies name another model",))
+    assert changed.raised
+    verdict = by_name(changed)["endpoint"]
+    assert (verdict.status, verdict.sentence) == ("raised", "Replies name another model.")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +115,7 @@ def test_the_page_opens_on_every_screen(
 def test_the_page_begins_with_the_verdicts(raised: WatchResult, browser: Browser) -> None:
     """Headline first, then a verdict per alarm, raised ones first with what to do; figures have alt texts."""
     with Seen(browser, page_of(raised)) as seen:
-        assert seen.text(".lead") == "Raised: calibration and slices."
+        assert seen.text(".lead") == "Raised: calibration."
         cards = [card.inner_text() for card in seen.page.locator("article.verdict").all()]
         titles = seen.page.evaluate(
             "[...document.querySelectorAll('svg')].map(e => e.getAttribute('aria-label'))"
@@ -147,12 +124,11 @@ def test_the_page_begins_with_the_verdicts(raised: WatchResult, browser: Browser
         assert seen.page.title().startswith("Alarm: gpt-4o-mini")
     assert [card.split()[:2] for card in cards] == [
         ["Calibration", "raised"],
-        ["Slices", "raised"],
         ["Endpoint", "quiet"],
         ["Questions", "quiet"],
     ]
     assert "What to do: Audit again" in cards[0]
-    assert sections == ["evidence", "gaps", "window", "slices", "counts", "limits"]
+    assert sections == ["evidence", "gaps", "window", "counts", "limits"]
     assert len(titles) == 5
     assert "It was never raised" in titles[0]
     assert "It was raised after" in titles[2]
@@ -174,12 +150,21 @@ def test_a_watch_that_has_just_begun(tmp_path: Path, browser: Browser) -> None:
         assert seen.is_quiet()
         assert seen.text(".lead") == "No alarm is raised."
         assert "There is nothing to draw yet." in seen.text("#evidence")
-        assert seen.page.locator("#window, #slices").count() == 0
+        assert seen.page.locator("#window").count() == 0
 
 
 def test_hostile_texts_are_shown_as_texts(raised: WatchResult, tmp_path: Path, browser: Browser) -> None:
     """Texts from outside are neither run nor hidden nor taken for a template, and stay on the look's line."""
-    result = hostile(raised, tmp_path)
+    result = replace(
+        raised,
+        model=HOSTILE,
+        stream=HOSTILE,
+        reference=HOSTILE,
+        stopped=HOSTILE,
+        folder=str(tmp_path),
+        facts=(HOSTILE,),
+        first_seen={"calibration": HOSTILE},
+    )
     write_watch_page(result)
     with Seen(browser, page_of(result)) as seen:
         assert seen.is_quiet()

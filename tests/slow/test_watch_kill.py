@@ -15,7 +15,7 @@ from blindcal.store.watch_store import WatchStore
 from blindcal.watching.watch import watch
 from killing import CONCURRENCY
 from mortal import LIMITS, Fate, killed
-from watching import Clock, copied_monitors, production, write
+from watching import copied_monitors, production, write
 
 STEPS = ("before begin_look", "after begin_look", "before end_look", "after end_look", "before save")
 
@@ -25,13 +25,14 @@ def run_watch(run: Path, stream: Path, out: Path, base_url: str, fate: Fate, mor
     fate.surrounds(WatchStore, "end_look")
     fate.surrounds(WatchResult, "save")
     with copied_monitors(run.parent):
-        watch(stream, run, out=out, endpoint=fate.endpoint(base_url), limits=LIMITS, clock=Clock(), **more)
+        watch(stream, run, out=out, endpoint=fate.endpoint(base_url), limits=LIMITS, **more)
 
 
 def result_of(out: Path) -> WatchResult:
-    """What a watch wrote, apart from where, and from the number of requests that failed."""
-    found = WatchResult.load(out)
-    return replace(found, folder="", spend=replace(found.spend, attempts=0))
+    """What a watch wrote, apart from where and when, and from the number of requests that failed."""
+    result = WatchResult.load(out)
+    spend = replace(result.spend, attempts=0)
+    return replace(result, folder="", started="", looked="", first_seen={}, spend=spend)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")

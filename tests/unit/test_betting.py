@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit, ndtr
 
 import slow_betting as slow
+from blindcal.estimate.streams.alarms import EProcess
 from blindcal.estimate.streams.betting import (
     BINS,
     EDGES,
@@ -27,7 +28,7 @@ from blindcal.estimate.streams.betting import (
     question_cells,
     share_ratios,
 )
-from blindcal.estimate.streams.e_process import EProcess, discoveries
+from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
 from blindcal.records import FloatArray, IntArray, Noise
 
 LEVEL = 0.05
@@ -277,11 +278,21 @@ def test_an_alarm_stays_raised() -> None:
     assert (wealth.raised_at, wealth.strongest) == (at, strongest)
 
 
-@given(st.lists(st.floats(0, 2000), min_size=1, max_size=9), st.sampled_from([0.01, 0.05, 0.2]))
-def test_e_bh_is_as_defined(evidence: list[float], level: float) -> None:
-    """Discoveries are the largest set whose members all have evidence of K / (level * size)."""
-    with np.errstate(divide="ignore"):
-        chosen = discoveries(np.log(evidence), level)
-    sizes = range(1, len(evidence) + 1)
-    near = any(abs(e * level * size / len(evidence) - 1) < 1e-12 for e in evidence for size in sizes)
-    assert near or set(chosen.tolist()) == slow.found_by_e_bh(evidence, level)
+@pytest.mark.parametrize("gap", [0.005, -0.0153])
+def test_a_gap_between_two_candidate_values_is_found_in_a_long_stream(gap: float) -> None:
+    """Once the interval is narrower than the steps between candidate values, it does not become empty."""
+    rng = np.random.default_rng(5)
+    counts = GapCounts()
+    narrow = []
+    for _ in range(4):
+        f = rng.uniform(0.1, 0.9, 250_000)
+        t = rng.uniform(size=f.size)
+        labels = (rng.uniform(size=f.size) < f - gap).astype(np.int64)
+        counts.add(labels, t, (f >= t).astype(np.int64))
+        found = counts.gap(RANGES["all items"], 0.95)
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= gap <= found.high
+        narrow.append(found.high - found.low)
+    assert max(narrow) < 0.025
+    assert narrow[-1] < 0.01

@@ -18,7 +18,7 @@ from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import StreamCounts, WatchStore
 from watching import write
 
-READER = ArrivalReader(RecordFormat(template="{n}?"), ("Yes", "No"), "topic")
+READER = ArrivalReader(RecordFormat(template="{n}?"), ("Yes", "No"))
 
 
 class Follower:
@@ -106,8 +106,8 @@ def arrival(record: Any) -> Any:
 
 def test_a_record_brings_a_question_a_label_or_both() -> None:
     """Labels are numbers or answer words; without an id the prompt stands for one; a bad label is dropped."""
-    both = arrival({"id": "a", "n": 1, "label": "yes", "topic": "law"})
-    assert (both.id, both.label, both.item.part, both.item.messages[0].content) == ("a", 1, "law", "1?")
+    both = arrival({"id": "a", "n": 1, "label": "yes"})
+    assert (both.id, both.label, both.item.messages[0].content) == ("a", 1, "1?")
     alone = arrival({"id": "a", "label": 0})
     assert (alone.id, alone.item, alone.label) == ("a", None, 0)
     nameless = arrival({"n": 1})
@@ -160,7 +160,7 @@ def test_the_first_prompt_and_the_first_label_of_an_id_stay(store: WatchStore) -
         {"id": "b", "n": 9},  # another prompt
     )
     assert (counts.records, counts.duplicates, counts.conflicts) == (3, 2, 2)
-    assert [name for name, _ in store.names_between(0, 9)] == ["a", "b"]
+    assert store.ids_between(0, 9) == ["a", "b"]
     assert store.labels_between(store.looks()[1], 0, 9) == {0: 1, 1: 0}
 
 

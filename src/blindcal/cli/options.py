@@ -88,7 +88,6 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "label_field": {"metavar": "FIELD"},
     "by_field": {"metavar": "FIELD"},
     "max_cost": {"metavar": "DOLLARS"},
-    "fault_share": {"default": 0.1},
 }
 _FLAGS = {"by_field": "--by"}
 
@@ -258,10 +257,8 @@ def prices(given: Prices | None, settings: Settings, *, quiet: bool = False) -> 
     return listed
 
 
-def check_priced(
-    max_cost: float | None, prices: Prices | None, address: Address, flag: str = "--max-cost"
-) -> None:
-    """Raise an error if option ``flag`` limits the cost and the prices are unknown."""
+def check_priced(max_cost: float | None, prices: Prices | None, address: Address) -> None:
+    """Raise an error if the cost is limited and the prices are unknown."""
     if max_cost is None or prices is not None:
         return
     model = printable(address.model, 60)
@@ -269,7 +266,7 @@ def check_priced(
     if list_prices(address.model) is not None:
         where = printable(address.base_url, 80)
         why = f"those known for {model!r} are OpenAI's own, not those at {where}"
-    raise click.UsageError(f"{flag} requires --prices: {why}")
+    raise click.UsageError(f"--max-cost requires --prices: {why}")
 
 
 # The API key

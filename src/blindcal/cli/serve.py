@@ -57,12 +57,12 @@ def command(
     Without MODEL, the default model is served, which 'blindcal pull' downloads.
 
     With --scores and --items no model runs: a recording answers over HTTP as an opaque API would. The options
-    after --threads are for such a replay; they also make it misbehave as real services do.
+    after --threads are for such a replay.
 
     \b
     Examples:
       blindcal serve model.gguf --port 8080
-      blindcal serve --scores scores.csv --items questions.jsonl --clamp 20
+      blindcal serve --scores scores.csv --items questions.jsonl --jitter 0.1
     """
     if (scores is None) != (items is None) or (scores is not None and model is not None):
         raise InputError("a replay needs --scores and --items together, and no MODEL")

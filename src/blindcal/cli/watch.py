@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +18,6 @@ import click
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.cli import options
-from blindcal.cli.alarm_command import AlarmCommand
 from blindcal.cli.console import error_text, print_field, print_stage
 from blindcal.errors import BlindcalError
 from blindcal.prices import Prices
@@ -24,6 +30,9 @@ from blindcal.text import printable
 from blindcal.watching.watch import EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
+TIME_LIMIT = 60.0
+"""Seconds after which the command is killed."""
+_STANDARD_ERROR = 2  # where the command prints: looks go to standard output
 
 
 @click.command("watch")
@@ -64,17 +73,10 @@ QUIET, STOPPED, RAISED = 0, 3, 4
     help="Test the calibration against this limit of the ECE; 0 for perfect calibration.  "
     "[default: compare with the reference]",
 )
-@click.option("--by", "by_field", metavar="FIELD", help="Field that defines slices, each with an alarm.")
 @click.option("--every", type=click.IntRange(1), default=EVERY, help="Number of new items to ask per look.")
 @click.option("--follow", is_flag=True, help="Wait for more records until interrupted.")
-@click.option(
-    "--max-cost-per-day",
-    type=options.POSITIVE_NUMBER,
-    metavar="DOLLARS",
-    help="Maximum cost per day (UTC); items beyond it wait for the next day. Requires prices.",
-)
 @options.prices_option
-@options.fields("concurrency", "rpm", "api_key_env")
+@options.fields("concurrency", "rpm", "max_cost", "api_key_env")
 @click.option(
     "--on-alarm",
     "alarm_command",
@@ -90,7 +92,6 @@ def command(
     stream: Path,
     reference: Path,
     out: Path | None,
-    max_cost_per_day: float | None,
     given_prices: Prices | None,
     api_key_env: str,
     alarm_command: str | None,
@@ -131,7 +132,7 @@ def command(
       0    no alarm
       1    an error: wrong key, address or file, another watch in the folder
       2    a wrong command line
-      3    stopped early (queries kept failing), and no alarm
+      3    stopped early (--max-cost was reached, or queries kept failing), and no alarm
       4    an alarm is raised, now or at an earlier look
       130  interrupted; nothing is lost
     """
@@ -139,7 +140,7 @@ def command(
     run = open_run(reference)
     settings = AskedSettings.of_run(run, api_key_env=api_key_env).settings
     address, prices = settings.endpoint, options.prices(given_prices, settings, quiet=quiet)
-    options.check_priced(max_cost_per_day, prices, address, "--max-cost-per-day")
+    options.check_priced(limits.max_cost, prices, address)
     folder = out or watch_folder(stream, address.model)
     options.check_key(address, begun=(folder / RUN_FILE).exists())
     with ProgressBar(disable=quiet or None) as bar:
@@ -152,7 +153,6 @@ def command(
                 out=folder,
                 limits=limits,
                 prices=prices,
-                max_cost_per_day=max_cost_per_day,
                 api_key_env=api_key_env,
                 progress=bar,
                 stage=None if quiet else bar.wrap_print(print_stage),
@@ -196,12 +196,57 @@ class LookOutputs:
         self._message(f"warning: {text}")
 
 
+class AlarmCommand:
+    """Runs a shell command with a look as JSON on its standard input, and warns if it fails."""
+
+    def __init__(self, command: str, warn: Callable[[str], None]) -> None:
+        self._command, self._warn = command, warn
+        self._running: Process | None = None
+        self._killed = False
+
+    async def __call__(self, result: WatchResult) -> bool:
+        """Run the command, and return whether it succeeded."""
+        problem = await self._problem(result.to_json() + b"\n")
+        if problem is not None:
+            self._warn(f"the command of --on-alarm {problem}; the next look runs it again")
+        return problem is None
+
+    async def _problem(self, look: bytes) -> str | None:
+        self._killed = False
+        try:
+            process = await asyncio.create_subprocess_shell(
+                self._command, stdin=PIPE, stdout=_STANDARD_ERROR, start_new_session=True
+            )
+        except OSError as error:
+            return f"could not be run ({error.strerror})"
+        self._running = process
+        if self._killed:  # while it was being started
+            self.kill()
+        try:
+            async with asyncio.timeout(TIME_LIMIT):
+                await process.communicate(look)
+        except TimeoutError:
+            self.kill()
+            await process.wait()
+            return f"was killed after {TIME_LIMIT:g} s"
+        finally:
+            self._running = None
+        status = process.returncode or 0
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"failed with exit status {status}" if status else None
+
+    def kill(self) -> None:
+        """Kill the command and all processes in its group, if it is running."""
+        self._killed = True
+        if self._running is not None and sys.platform != "win32":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, signal.SIGKILL)
+
+
 def _print_end(result: WatchResult) -> None:
     field, spend = partial(print_field, err=True), result.spend
     cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
-    if result.cost_today is not None:
-        limit = "" if result.max_cost_per_day is None else f" of ${result.max_cost_per_day:,.4f}"
-        cost += f" (${result.cost_today:,.4f}{limit} today)"
     field(
         "queries",
         f"{spend.queries:,} ({spend.control_queries:,} to check the endpoint), "

@@ -210,13 +210,12 @@ def _same_start(file: BinaryIO, before: Position) -> bool:
 class ArrivalReader:
     """Reads the records of a stream, and their labels, as the reference audit would.
 
-    Labels may name ``words``, the positive one first. An item may lack ``by_field``, the field of the slices.
+    Labels may name ``words``, the positive one first.
     """
 
-    def __init__(self, reading: RecordFormat, words: tuple[str, ...], by_field: str | None = None) -> None:
+    def __init__(self, reading: RecordFormat, words: tuple[str, ...]) -> None:
         self._reading = replace(reading, by_field=None, group_field="group")
         self._words = [spoken(word) for word in words]
-        self._by_field = by_field
 
     def record(self, line: bytes) -> Arrival:
         """Read a record of the stream; without an id, a digest of its prompt serves as one."""
@@ -235,7 +234,6 @@ class ArrivalReader:
             raise InputError(f"has {item.choices} answers, and only questions with two can be watched")
         digest = _digest(msgspec.json.encode(item.messages))
         name = digest.hex() if given is None else given
-        part = None if self._by_field is None else _name_in(record, self._by_field)
         label, problem = UNLABELLED, ""
         if _has(record, reading.label_field):
             try:
@@ -244,7 +242,7 @@ class ArrivalReader:
                 problem = error.message
         return Arrival(
             id=name,
-            item=replace(item, id=name, group=None, part=part),
+            item=replace(item, id=name, group=None, part=None),
             digest=digest,
             label=label,
             problem=problem,

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 from markupsafe import Markup
 
 from blindcal.atomic_write import atomic_write
-from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap, SliceAlarm
+from blindcal.estimate.streams.alarms import Alarm, AlarmName
+from blindcal.estimate.streams.confidence_sequence import Gap
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
 from blindcal.report.wording import OBSERVED, Numbers, evidence_text, gap_text
@@ -17,35 +18,31 @@ from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable
 
 WATCH_PAGE = "watch.html"
-VerdictName: TypeAlias = Literal["endpoint", "questions", "calibration", "slices"]
 VerdictStatus: TypeAlias = Literal["quiet", "raised", "not tested"]
 
-WATCHED: dict[VerdictName, str] = {
+WATCHED: dict[AlarmName, str] = {
     "endpoint": "answers to a few items, asked again and again where they were known to flip",
     "questions": "answers at random thresholds, without labels, against those of the reference",
     "calibration": "labelled answers",
-    "slices": "labelled answers of each slice",
 }
-ADVICE: dict[VerdictName, str] = {
+ADVICE: dict[AlarmName, str] = {
     "endpoint": "Probe the endpoint again (blindcal probe), ask the provider what changed, audit again, and "
     "watch against the new audit.",
     "questions": "Look at what is asked now, and audit a labelled sample of it.",
     "calibration": "Audit again and choose the threshold again (blindcal threshold). Certificates from "
     "before the change no longer hold.",
-    "slices": "Look at the items of these slices, and audit them again before relying on their confidence.",
 }
 _UNTESTED: dict[AlarmName, str] = {
     "endpoint": "No item has been asked again.",
     "questions": "There is no reference to compare with.",
 }
-_MOST_SLICES = 5  # named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class WatchVerdict:
     """What one alarm says, at length and in short; ``advice`` is what to do if it is raised."""
 
-    name: VerdictName
+    name: AlarmName
     status: VerdictStatus
     sentence: str
     brief: str
@@ -58,8 +55,7 @@ class WatchVerdict:
 
 def verdicts(result: WatchResult) -> tuple[WatchVerdict, ...]:
     known = {alarm.name: alarm for alarm in result.state.alarms}
-    alarms = tuple(_verdict(result, name, known.get(name)) for name in OBSERVED)
-    return (*alarms, _of_slices(result.state.slices)) if result.state.slices else alarms
+    return tuple(_verdict(result, name, known.get(name)) for name in OBSERVED)
 
 
 def _verdict(result: WatchResult, name: AlarmName, alarm: Alarm | None) -> WatchVerdict:
@@ -129,19 +125,6 @@ def tested_against(result: WatchResult) -> str:
     if limit is None:
         return "the reference audit"
     return f"an ECE of at most {limit:g}" if limit else "perfect calibration"
-
-
-def _of_slices(slices: tuple[SliceAlarm, ...]) -> WatchVerdict:
-    raised = [one for one in slices if one.raised_at is not None]
-    if not raised:
-        return WatchVerdict("slices", "quiet", f"None of {len(slices):,} slices is raised.", "slices quiet")
-    shown = {printable(one.name, 40): gap_text(one.gap) for one in raised[:_MOST_SLICES]}
-    more = [f"{len(raised) - len(shown):,} more"] if len(raised) > len(shown) else []
-    named = listed([f"{name} {gap}" for name, gap in shown.items()] + more)
-    sentence = f"{len(raised):,} of {len(slices):,} raised: {named}."
-    return WatchVerdict(
-        "slices", "raised", sentence, f"slices RAISED {listed([*shown, *more])}", ADVICE["slices"]
-    )
 
 
 def _count(number: int, things: str) -> str:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy.special import gammaincc
 
 from blindcal.errors import InputError
-from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities, whole
+from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.streams.alarms import GameAlarm, Gap, MonitorState, SliceAlarms
+from blindcal.estimate.streams.alarms import GameAlarm, MonitorState
 from blindcal.estimate.streams.betting import (
     CurveClaim,
+    Reference,
     anchor_cells,
     anchor_game,
     calibration_cells,
     question_cells,
 )
-from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
-from blindcal.estimate.streams.reference import Reference
+from blindcal.estimate.streams.confidence_sequence import RANGES, Gap, GapCounts
 from blindcal.estimate.uncertainty import share_bounds
 from blindcal.records import INVALID, UNLABELLED, FloatArray, IntArray, Noise
 from blindcal.results.run import Run, opened
@@ -49,8 +48,6 @@ class Monitor:
         Raise the calibration alarm if the expected calibration error is above this limit; 0 tests for perfect
         calibration. By default the calibration is compared with that of the reference, or tested for
         perfection if there is none.
-    slices : int
-        Maximum number of slices.
 
     Examples
     --------
@@ -72,7 +69,6 @@ class Monitor:
         *,
         level: float = 0.05,
         max_ece: float | None = None,
-        slices: int = 20,
     ) -> None:
         self._level = fraction(level, "level")
         fit, max_shift = _fit_of(reference)
@@ -91,7 +87,6 @@ class Monitor:
         self._max_ece = max_ece
         self._calibration = GameAlarm("calibration", game, level, spent)
         self._endpoint: GameAlarm | None = None
-        self._slices = SliceAlarms(game, whole(slices, "slices", 2), level * (1 - spent))
         self._gaps = GapCounts()
         self._answers = self._anchors = self._rows = 0
         self._spread = np.zeros(_BINS)
@@ -104,13 +99,7 @@ class Monitor:
         """Draw ``n`` thresholds, uniform on (0, 1)."""
         return rng.uniform(1e-12, 1, n)
 
-    def update(
-        self,
-        labels: ArrayLike,
-        thresholds: ArrayLike,
-        answers: ArrayLike,
-        parts: Sequence[str | None] | None = None,
-    ) -> MonitorState:
+    def update(self, labels: ArrayLike, thresholds: ArrayLike, answers: ArrayLike) -> MonitorState:
         """Add answers and return the state of the alarms.
 
         Parameters
@@ -120,38 +109,33 @@ class Monitor:
         thresholds : array of numbers in (0, 1)
         answers : array of 0 and 1
             Whether the answer at the threshold was positive; -1 or NaN if invalid, which leaves it out.
-        parts : sequence of str, optional
-            The slice of each item.
         """
         t = probabilities(thresholds, "thresholds")
         given, known = answers_array(answers, t.size), answers_array(labels, t.size)
-        if parts is not None and len(parts) != t.size:
-            raise InputError(f"parts: {len(parts)} values for {t.size} answers")
         self._check_spread(t)
         places = self._rows + np.arange(t.size)
         self._rows += t.size
         valid = given != INVALID
         self.add_answers(t[valid], given[valid], places[valid])
         both = valid & (known != UNLABELLED)
-        chosen = None if parts is None else [part for part, known in zip(parts, both, strict=True) if known]
-        self.add_labelled(known[both], t[both], given[both], places[both], chosen)
+        self.add_labelled(known[both], t[both], given[both], places[both])
         return self.state()
 
     def state(self) -> MonitorState:
         """The state of all alarms."""
-        alarms = [one for one in (self._endpoint, self._questions, self._calibration) if one is not None]
+        every = (self._endpoint, self._questions, self._calibration)
+        alarms = [alarm for alarm in every if alarm is not None]
         level = 1 - self._level
         return MonitorState(
             answers=self._answers,
             labelled=self._calibration.process.observations,
             max_ece=self._max_ece,
-            alarms=tuple(one.state(self._max_ece) for one in alarms),
+            alarms=tuple(alarm.state(self._max_ece) for alarm in alarms),
             gaps=tuple(
                 Gap(name, self._gaps.gap(weight, level), self._gaps.share(weight))
                 for name, weight in RANGES.items()
             ),
-            slices=self._slices.state(level),
-            paths={one.name: one.path() for one in alarms},
+            paths={alarm.name: alarm.path() for alarm in alarms},
         )
 
     def add_answers(self, thresholds: FloatArray, answers: IntArray, places: IntArray) -> None:
@@ -161,21 +145,12 @@ class Monitor:
             self._questions.add(question_cells(thresholds, answers), places)
 
     def add_labelled(
-        self,
-        labels: IntArray,
-        thresholds: FloatArray,
-        answers: IntArray,
-        places: IntArray,
-        parts: Sequence[str | None] | None = None,
+        self, labels: IntArray, thresholds: FloatArray, answers: IntArray, places: IntArray
     ) -> None:
-        """Add labelled answers in the order in which their labels came; ``parts`` are their slices."""
-        if not len(labels):
-            return
-        cells = calibration_cells(labels, thresholds, answers)
-        self._calibration.add(cells, places)
-        self._gaps.add(labels, thresholds, answers)
-        if parts is not None:
-            self._slices.add(parts, cells, places, labels, thresholds, answers)
+        """Add labelled answers in the order in which their labels came."""
+        if len(labels):
+            self._calibration.add(calibration_cells(labels, thresholds, answers), places)
+            self._gaps.add(labels, thresholds, answers)
 
     def expect_anchors(self, up_wrong: int, up_asked: int, down_wrong: int, down_asked: int) -> None:
         """Set how many anchor queries were wrong at the set-up, above and below their flips."""

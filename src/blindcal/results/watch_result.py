@@ -59,8 +59,6 @@ class WatchResult:
     first_seen: dict[AlarmName, str]
     window: WindowCurve | None
     spend: Spend
-    cost_today: float | None
-    max_cost_per_day: float | None
     stopped: str | None
 
     def __repr__(self) -> str:
@@ -69,17 +67,14 @@ class WatchResult:
 
     @property
     def raised(self) -> bool:
-        """Whether an alarm or a slice is raised, or a fact about the endpoint has changed."""
+        """Whether an alarm is raised, or a fact about the endpoint has changed."""
         return self.state.raised or bool(self.facts)
 
     @property
     def raised_names(self) -> tuple[str, ...]:
-        """The names of the alarms and of the slices that are raised."""
-        alarms = {one.name for one in self.state.alarms if one.raised} | (
-            {"endpoint"} if self.facts else set()
-        )
-        slices = (f"slice {one.name}" for one in self.state.slices if one.raised_at is not None)
-        return (*sorted(alarms), *slices)
+        """The names of the alarms that are raised."""
+        alarms = {alarm.name for alarm in self.state.alarms if alarm.raised}
+        return tuple(sorted(alarms | ({"endpoint"} if self.facts else set())))
 
     @property
     def complete(self) -> bool:

@@ -1,22 +1,17 @@
-"""A small HTTP/1.1 server, so lean that a loopback benchmark measures the client, and able to misbehave.
+"""A small HTTP/1.1 server, so lean that a loopback benchmark measures the client.
 
-Like real services, it can reset a connection, never answer, or stop in the middle of a body. It supports
-requests with a Content-Length and small responses, and nothing else of HTTP.
+It supports requests with a Content-Length and small responses, and nothing else of HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Literal, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import msgspec
-
-Manner: TypeAlias = Literal["whole", "truncated", "reset", "hang"]
 
 _MAX_HEAD = 64 * 1024
 _MAX_BODY = 64 * 2**20
@@ -34,14 +29,13 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response, the delay in seconds before it is sent, and the manner of sending it."""
+    """A response, and the delay in seconds before it is sent."""
 
     body: bytes = b""
     status: int = 200
     content_type: str = "application/json"
     headers: dict[str, str] = field(default_factory=dict)
     delay: float = 0.0
-    manner: Manner = "whole"
 
 
 Handler: TypeAlias = Callable[[HttpRequest], HttpResponse]
@@ -83,14 +77,10 @@ class Connection(asyncio.Protocol):
             self._buffer += data
             self._advance()
 
-    def abort(self, *, reset: bool = False) -> None:
-        """Drop the connection; with ``reset``, the peer sees ECONNRESET rather than an end of file."""
-        if self._transport is None:
-            return
-        if reset:
-            sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._transport.abort()
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _advance(self) -> None:
         while not self._pending and self._transport is not None:
@@ -139,12 +129,12 @@ class Connection(asyncio.Protocol):
         return HttpRequest(method, path, headers)
 
     def _respond(self, response: HttpResponse) -> None:
-        self._pending = response.manner == "hang" or response.delay > 0
-        if not self._pending:
-            self._write(response)
-        elif response.manner != "hang":
+        self._pending = response.delay > 0
+        if self._pending:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(response.delay, self._respond_late, response)
+        else:
+            self._write(response)
 
     def _respond_late(self, response: HttpResponse) -> None:
         self._pending, self._timer = False, None
@@ -154,22 +144,18 @@ class Connection(asyncio.Protocol):
     def _write(self, response: HttpResponse) -> None:
         if self._transport is None:
             return
-        if response.manner == "reset":
-            self.abort(reset=True)
-            return
-        body = response.body
-        if response.manner == "truncated":
-            body = body[: len(body) // 2]
         extra = "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
         head = (
             f"HTTP/1.1 {response.status} {_PHRASES.get(response.status, 'Unknown')}\r\n"
-            f"Content-Type: {response.content_type}\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+            f"Content-Type: {response.content_type}\r\nContent-Length: {len(response.body)}\r\n{extra}\r\n"
         )
-        self._transport.write(head.encode("latin-1") + body)
+        self._transport.write(head.encode("latin-1") + response.body)
 
 
 class Listener:
     """A server on one port."""
+
+    connection = Connection
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -179,7 +165,7 @@ class Listener:
     async def open(self, host: str, port: int) -> int:
         """Start listening and return the port; 0 picks a free one."""
         loop = asyncio.get_running_loop()
-        factory = lambda: Connection(self._handler, self._connections)  # noqa: E731 - a factory is wanted
+        factory = lambda: self.connection(self._handler, self._connections)  # noqa: E731 - a factory is wanted
         self._server = await loop.create_server(factory, host, port, backlog=1024)
         name: tuple[str, int] = self._server.sockets[0].getsockname()
         return name[1]

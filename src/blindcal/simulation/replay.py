@@ -5,7 +5,7 @@ Above 0, it is drawn from the softmax, with the request's seed if given; unrecor
 their log-sum-exp as its logit. A prompt that asks for a confidence in words gets the recorded text
 (:class:`RecordedTexts`).
 
-Randomness (draws, jitter, faults) depends on the request and on how often it was made before, never on the
+Randomness (draws, jitter) depends on the request and on how often it was made before, never on the
 order of arrival, so that concurrent requests get reproducible answers.
 """
 
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from blindcal.field_rules import FromZero, NotNegative
 from blindcal.json_form import JsonError, read_json
 from blindcal.query_seeds import uniform_draws
 from blindcal.records import Item, Message
-from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, Manner, json_response
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, json_response
 from blindcal.simulation.recording import UNRECORDED_GAP, RecordedTexts, Recording, drawn
 
 HOST = "127.0.0.1"
@@ -38,29 +38,17 @@ HOST = "127.0.0.1"
 _OTHER_TEXT = "The"
 _MOST_LOGPROBS = 20
 _SEED_STEP = 2**31  # beyond every seed, so that answers share no draws
-_ERRORS = {
-    "429": ("Rate limit reached", "rate_limit_exceeded"),
-    "500": ("The server had an error", "server_error"),
-    "401": ("Incorrect API key provided", "invalid_api_key"),
-}
 ServerKind = TypeVar("ServerKind", bound="Server")
-Fault: TypeAlias = Literal[
-    "429", "500", "401", "404", "reset", "hang", "truncated", "html", "schema", "empty", "reasoning"
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How a service differs from an ideal one; the default is the paper's "simulated API"."""
+    """What a replay shows, how noisy it is and how slow; by default the paper's "simulated API"."""
 
     logprobs: Annotated[bool, "Show logprobs to clients that ask for them."] = False
     jitter: Annotated[NotNegative, "Standard deviation of the noise on each logit of each request."] = 0.0
-    clamp: Annotated[NotNegative | None, "Largest logit_bias either way; a larger one is cut."] = None
-    ignore_bias: Annotated[bool, "Accept logit_bias and ignore it."] = False
     latency: Annotated[NotNegative, "Seconds before each answer."] = 0.0
-    fault: Annotated[Fault | None, "Fault that a random share of the requests meets."] = None
-    fault_share: Annotated[NotNegative, "Share of the requests that meet the fault."] = 1.0
-    seed: Annotated[FromZero, "Random seed of jitter and faults."] = 0
+    seed: Annotated[FromZero, "Random seed of the jitter."] = 0
 
 
 class CompletionRequest(msgspec.Struct, kw_only=True):
@@ -191,29 +179,15 @@ class Server:
 
     def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
         self.requests += 1
-        fault = self._struck(body)
-        failed = fault in (*_ERRORS, "404", "reset", "hang", "html")
-        response = self._fail(str(fault)) if failed else self._answer(body, chat=chat, fault=fault)
-        manner: Manner = fault if fault in ("reset", "hang", "truncated") else "whole"
-        return replace(response, delay=self.behaviour.latency, manner=manner)
+        response = self._answer(body, chat=chat)
+        return replace(response, delay=response.delay + self.behaviour.latency)
 
     def _chance(self, body: bytes) -> np.random.Generator:
         words = hashlib.blake2b(body, digest_size=16).digest()
         self._times[words] += 1
         return np.random.default_rng([self.behaviour.seed, self._times[words], int.from_bytes(words)])
 
-    def _struck(self, body: bytes) -> Fault | None:
-        fault = self.behaviour.fault
-        return fault if fault and self._chance(body).random() < self.behaviour.fault_share else None
-
-    def _fail(self, fault: str) -> HttpResponse:
-        if fault in _ERRORS:
-            return error(int(fault), *_ERRORS[fault])
-        if fault == "404":
-            return unknown_model(self.recording.name)
-        return HttpResponse(b"<!DOCTYPE html><html><body>Welcome</body></html>", content_type="text/html")
-
-    def _answer(self, body: bytes, *, chat: bool, fault: str | None) -> HttpResponse:
+    def _answer(self, body: bytes, *, chat: bool) -> HttpResponse:
         try:
             asked = read_json(body, _REQUEST)
         except JsonError as problem:
@@ -228,15 +202,7 @@ class Server:
         answers = self._answers(row, asked, body)
         self.answered += len(answers)
         self.paid[self.recording.ids[row]] += len(answers)
-        reply = self._reply(row, asked, answers, chat=chat)
-        if fault == "schema":
-            reply = {"result": answers[0].text, "choices": answers[0].text}
-        elif fault == "empty":
-            reply["choices"] = []
-        elif fault == "reasoning":
-            for choice in reply["choices"]:
-                choice.get("message", {}).update(content=None, reasoning_content="Let")
-        return json_response(reply)
+        return json_response(self._reply(row, asked, answers, chat=chat))
 
     # Overridden by services that differ in other ways
 
@@ -262,7 +228,7 @@ class Server:
         texts = [token.text for token in recording.tokens]
         rest = float(recording.rest[row])
         other = rest if recording.others_first[row] else min(rest, max(logits) - 1e-3)
-        for token, value in self._bias(asked, body).items():
+        for token, value in (asked.logit_bias or {}).items():
             column = self._columns.get(token)
             if column is None:
                 logits.append(other - UNRECORDED_GAP + value)
@@ -273,14 +239,6 @@ class Server:
             noise = self._chance(body).normal(0, self.behaviour.jitter, len(logits))
             logits = [z + e for z, e in zip(logits, noise, strict=True)]
         return Candidates(logits, texts, rest, other)
-
-    def _bias(self, asked: CompletionRequest, body: bytes) -> Mapping[int, float]:  # noqa: ARG002
-        bias, clamp = asked.logit_bias or {}, self.behaviour.clamp
-        if self.behaviour.ignore_bias:
-            return {}
-        if clamp is None:
-            return bias
-        return {token: min(max(value, -clamp), clamp) for token, value in bias.items()}
 
     def _choose(self, candidates: Candidates, asked: CompletionRequest, body: bytes, k: int) -> str | None:
         # `None` stands for an unrecorded token.

@@ -33,7 +33,6 @@ Note: TypeAlias = Literal[
     "doubts",  # why nothing is promised of the decisions of a run
     "finished",  # all decisions are made
     "stream",  # what the stream of a watch held besides new records
-    "day",  # the latest day of a watch, and what had been used before it and until now
     "anchors",  # the anchors of a watch
     "facts",  # what has changed at the endpoint of a watch
     "reported",  # the alarms that were reported

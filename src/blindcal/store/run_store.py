@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import json
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -185,14 +186,23 @@ class Store:
 
     def questions(self) -> list[Item] | None:
         """All items with their prompts; ``None`` if the run keeps only hashes of these."""
-        rows = self._execute("SELECT id, label, messages, grp, part, choices FROM items ORDER BY item")
-        if any(messages is None for _, _, messages, *_ in rows):
+        if not self._is_empty("items WHERE messages IS NULL"):
             return None
+        return self.items_between(0, sys.maxsize)
+
+    def items_between(self, first: int, end: int) -> list[Item]:
+        """Items from number ``first`` up to ``end``, with the prompts that are kept."""
+        rows = self._execute(
+            "SELECT id, label, messages, grp, part, choices FROM items WHERE item >= ? AND item < ? "
+            "ORDER BY item",
+            first,
+            end,
+        )
         return [
             Item(
                 name,
                 label,
-                msgspec.json.decode(messages, type=tuple[Message, ...]),
+                msgspec.json.decode(messages or "[]", type=tuple[Message, ...]),
                 group=group,
                 part=part,
                 choices=choices,

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from blindcal.records import UNLABELLED, Arrival, Item, Message, Position
+from blindcal.records import UNLABELLED, Arrival, Position
 from blindcal.store.run_file import StoredReply, transaction, translated
 from blindcal.store.run_store import UNASKED, Store, item_row
 
@@ -126,31 +126,10 @@ class WatchStore(Store):
 
     # Items and labels
 
-    def items_between(self, first: int, end: int) -> list[Item]:
-        """Items with their prompts, from number ``first`` up to ``end``."""
-        rows = self._execute(
-            "SELECT id, label, messages, grp, part, choices FROM items WHERE item >= ? AND item < ? "
-            "ORDER BY item",
-            first,
-            end,
-        )
-        return [
-            Item(
-                name,
-                label,
-                msgspec.json.decode(messages or "[]", type=tuple[Message, ...]),
-                group=group,
-                part=part,
-                choices=choices,
-            )
-            for name, label, messages, group, part, choices in rows
-        ]
-
-    def names_between(self, first: int, end: int) -> list[tuple[str, str | None]]:
-        """Id and part of the items from number ``first`` up to ``end``."""
-        return self._execute(
-            "SELECT id, part FROM items WHERE item >= ? AND item < ? ORDER BY item", first, end
-        )
+    def ids_between(self, first: int, end: int) -> list[str]:
+        """Ids of the items from number ``first`` up to ``end``."""
+        rows = self._execute("SELECT id FROM items WHERE item >= ? AND item < ? ORDER BY item", first, end)
+        return [name for (name,) in rows]
 
     def forget_prompts(self, end: int) -> None:
         """Delete the prompts of the items before ``end``."""

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -27,22 +27,120 @@ from blindcal.asking.run_context import INTERRUPTED, RunContext, Stopped
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.design import make_round
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
+from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.problem import Problem
 from blindcal.query_seeds import draw_of_name
-from blindcal.records import INVALID, AnswerTable, Item, Round
+from blindcal.records import INVALID, AnswerTable, FloatArray, Item, Round
+from blindcal.results.monitor import Monitor
 from blindcal.results.result import Spend
 from blindcal.results.run import Run
-from blindcal.results.watch_result import WatchResult
+from blindcal.results.watch_result import WatchResult, WindowCurve
 from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import UNASKED
 from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
-from blindcal.watching.anchors import ANCHORS, SET_UP, Anchors, AnchorSet, noted_anchors, queries_due
-from blindcal.watching.budget import DayBudget
-from blindcal.watching.feed import WatchFeed, thresholds
+from blindcal.watching.anchors import (
+    ANCHORS,
+    SET_UP,
+    Anchors,
+    AnchorSet,
+    is_wrong,
+    noted_anchors,
+    queries_due,
+)
 from blindcal.watching.intake import Gathered, Intake
 
 _MOST_ASKED = 10_000  # items per round, whose prompts are kept in memory
 BIAS_LOST = "the logit_bias no longer acts"
+_WINDOW, _LEAST_WINDOW = 500, 100
+_RESAMPLES = 200
+
+
+def thresholds(seed: int, ids: list[str]) -> FloatArray:
+    """Thresholds of items, uniform on (0, 1), each determined by the id."""
+    return np.array([draw_of_name(seed, name, "threshold") for name in ids])
+
+
+class WatchFeed:
+    """Passes finished looks to a monitor, one after the other, from the run file alone.
+
+    New answers, and pairs of a label and an answer that have just become complete, come in the order in which
+    their items were first seen. So the order of the labels within a look does not matter, and a restart gives
+    the same numbers again.
+    """
+
+    def __init__(self, monitor: Monitor, store: WatchStore, seed: int) -> None:
+        self.monitor = monitor
+        self._store, self._seed = store, seed
+        self._t, self._answers = np.empty(0), np.empty(0, np.int64)
+        self._labelled: list[tuple[int, int]] = []  # item and label, in order
+        self._expected = False
+        self.anchors = 0  # number of anchor answers passed on
+
+    @property
+    def answered(self) -> int:
+        """Number of items passed on, invalid answers included."""
+        return self._answers.size
+
+    @property
+    def invalid(self) -> int:
+        """Number of invalid answers among them."""
+        return int((self._answers == INVALID).sum())
+
+    def add(self, look: Look) -> None:
+        """Pass on what a finished look brought."""
+        assert look.answered is not None
+        assert look.anchors is not None
+        first, end = self.answered, look.answered
+        t = thresholds(self._seed, self._store.ids_between(first, end))
+        answers = self._store.answers(first, end - first).astype(np.int64)
+        self._t, self._answers = np.concatenate([self._t, t]), np.concatenate([self._answers, answers])
+        valid = first + np.flatnonzero(answers != INVALID)
+        if valid.size:
+            self.monitor.add_answers(self._t[valid], self._answers[valid], valid)
+        labels = self._store.new_labels(look, first) | self._store.labels_between(look, first, end)
+        self._add_labelled(labels)
+        known = None if self._expected else noted_anchors(self._store)
+        if known is not None and known.anchors:
+            self._expected = True
+            self.monitor.expect_anchors(known.up_wrong, known.up_asked, known.down_wrong, known.down_asked)
+        answered = self._store.anchor_answers(self.anchors, look.anchors)
+        if answered:
+            up, wrong = np.array([[asked.up, is_wrong(asked)] for asked in answered]).T
+            self.monitor.add_anchors(up, wrong)
+        self.anchors = look.anchors
+
+    def _add_labelled(self, labels: dict[int, int]) -> None:
+        items = np.array(sorted(labels), np.int64)
+        items = items[self._answers[items] != INVALID]
+        if not items.size:
+            return
+        known = np.array([labels[int(item)] for item in items], np.int64)
+        self.monitor.add_labelled(known, self._t[items], self._answers[items], items)
+        self._labelled += zip(items.tolist(), known.tolist(), strict=True)
+
+    def window(self, reference: Run) -> WindowCurve | None:
+        """Reliability curve of the latest labelled items; ``None`` if they do not suffice for one."""
+        last = np.array(self._labelled[-_WINDOW:], np.int64).reshape(-1, 2)
+        if len(last) < _LEAST_WINDOW:
+            return None
+        (items, labels), most = last.T, reference.max_shift
+        shifts = np.clip(-logit(self._t[items]), -most, most)
+        places, none = np.arange(items.size), np.zeros(items.size)
+        table = AnswerTable(places, shifts, none, self._answers[items])
+        problem = Problem.of_answers(labels, table, noise=reference.noise)
+        known = reference.result
+        try:
+            fit = fit_problem(problem, resamples=_RESAMPLES)
+            return WindowCurve(
+                items=items.size,
+                curve=fit.curve,
+                ece=fit.ece,
+                reference=known.curve,
+                reference_ece=known.ece,
+            )
+        except NotIdentifiedError:  # for example, all labels are the same
+            return None
 
 
 @dataclass(frozen=True)
@@ -57,8 +155,8 @@ class WatchDesign:
         first = self.store.asked_items()
         if first >= self.end:
             return None
-        ids = [name for name, _ in self.store.names_between(first, self.end)]
-        return make_round(np.arange(first, self.end), -logit(thresholds(self.seed, ids)))
+        t = thresholds(self.seed, self.store.ids_between(first, self.end))
+        return make_round(np.arange(first, self.end), -logit(t))
 
 
 @dataclass(frozen=True)
@@ -85,7 +183,6 @@ class Watch:
     governor: Governor
     context: RunContext
     feed: WatchFeed
-    budget: DayBudget
     rate: float
     folder: Path
     stream: str
@@ -94,8 +191,7 @@ class Watch:
     interval: float
     on_look: Callable[[WatchResult], None] | None
     on_alarm: Callable[[WatchResult], Awaitable[bool]] | None
-    _out_of_money: str = ""  # day whose budget is used up
-    _halted: float = -math.inf  # when asking last ended for another reason (time.monotonic)
+    _halted: float = -math.inf  # when asking last ended early (time.monotonic)
 
     async def run(self, intake: Intake) -> WatchResult:
         """Look until the stream ends or the watch is stopped, which stores the rest of a pipe."""
@@ -125,7 +221,8 @@ class Watch:
             result = await asyncio.to_thread(self._conclude, pending, stopped, more)
             await self._show(result)
             pending = None
-            if self.context.stop.is_set() or (stopped is not None and not self.follow):
+            ended = stopped is not None and (stopped.limit is not None or not self.follow)
+            if ended or self.context.stop.is_set():
                 return result
 
     async def _show(self, result: WatchResult) -> None:
@@ -146,7 +243,7 @@ class Watch:
 
     def _begin_look(self, gathered: Gathered) -> Look:
         last = self.store.last_look()
-        at = self.budget.clock().astimezone(UTC).isoformat(timespec="seconds")
+        at = datetime.now(UTC).isoformat(timespec="seconds")
         return self.store.begin_look(
             at if last is None else max(at, last.at),  # clocks may go back
             gathered.arrivals,
@@ -163,16 +260,12 @@ class Watch:
         last = self.store.last_look()
         if last is None or last.items <= self.feed.answered:
             return False
-        # after a halt, not again at once
-        rested = time.monotonic() - self._halted >= self.interval
-        return rested and self.budget.date() > self._out_of_money
+        return time.monotonic() - self._halted >= self.interval  # after a halt, not again at once
 
     async def _ask_waiting(self, look: Look) -> Stopped | None:
         first = self.feed.answered
         end, stopped = min(look.items, first + _MOST_ASKED), None
         if end > first and not self.context.stop.is_set():
-            limits = self.budget.limits(self.context.limits)
-            self.governor.run = replace(self.context, limits=limits)
             try:
                 stopped = await self._ask(look, first, end)
             except LimitTooLowError as error:
@@ -183,10 +276,6 @@ class Watch:
                 if not self.follow or isinstance(error, FatalError):
                     raise
                 stopped = Stopped(error.message)
-            daily = limits.max_cost != self.context.limits.max_cost
-            # the end of the day's money does not stop the watch
-            if daily and stopped is not None and stopped.limit == "max_cost":
-                self._out_of_money, stopped = self.budget.day(), None
         if end > first and self.context.stop.is_set():
             stopped = stopped or INTERRUPTED
         self._halted = -math.inf if stopped is None else time.monotonic()
@@ -293,8 +382,6 @@ class Watch:
             },
             window=feed.window(self.reference) if window else None,
             spend=replace(spend, probe_queries=0, control_queries=spend.probe_queries),
-            cost_today=self.budget.spent_today(),
-            max_cost_per_day=self.budget.max_cost_per_day,
             stopped=None if stopped is None else printable(stopped.reason),
         )
         with answers_kept():

@@ -25,10 +25,8 @@ from blindcal.results.run import Run, opened
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
 from blindcal.text import printable
-from blindcal.watching.budget import Clock, DayBudget, check_budget, utc_now
-from blindcal.watching.feed import WatchFeed
 from blindcal.watching.intake import Intake
-from blindcal.watching.looks import Watch
+from blindcal.watching.looks import Watch, WatchFeed
 
 FOLDER = Path("watches")
 EVERY = 100
@@ -46,15 +44,12 @@ async def watch_async(
     rate: float = 1.0,
     level: float = 0.05,
     max_ece: float | None = None,
-    by_field: str | None = None,
-    max_cost_per_day: float | None = None,
     follow: bool = False,
     every: int = EVERY,
     interval: float = INTERVAL,
     force: bool = False,
     on_look: Callable[[WatchResult], None] | None = None,
     on_alarm: Callable[[WatchResult], Awaitable[bool]] | None = None,
-    clock: Clock = utc_now,
     **options: Unpack[RunOptions],
 ) -> WatchResult:
     """Watch a stream of questions, each asked once, with alarms that are valid at any time.
@@ -77,10 +72,6 @@ async def watch_async(
     max_ece : float, optional
         Raise the calibration alarm if the expected calibration error exceeds this limit, instead of comparing
         with the reference; 0 tests for perfect calibration.
-    by_field : str, optional
-        Field whose values define slices, each with its own alarm.
-    max_cost_per_day : float, optional
-        Budget per day (UTC), in dollars. Once it is spent, items wait for the next day.
     follow : bool
         At the end of the stream, wait for more until stopped.
     every : int
@@ -92,18 +83,16 @@ async def watch_async(
     on_look : callable, optional
         Called with the result of each look.
     on_alarm : coroutine function, optional
-        Called with the result of a look if an alarm or slice is raised that was not reported before. If it
-        returns False, the next look calls it again.
-    clock : callable, optional
-        Returns the time now, in UTC.
+        Called with the result of a look if an alarm is raised that was not reported before. If it returns
+        False, the next look calls it again.
     **options : optional
         Limits, prices, API key, endpoint and callbacks, as in `RunOptions`.
 
     Raises
     ------
     InputError
-        If the reference cannot be watched against, the folder holds another watch, a budget has no prices, or
-        no record of the stream can be read.
+        If the reference cannot be watched against, the folder holds another watch, a limit on the cost has
+        no prices, or no record of the stream can be read.
     UnfitError
         If the reference is doubtful and ``force`` is not set.
     EndpointError
@@ -111,7 +100,6 @@ async def watch_async(
     """
     _check_numbers(rate, every, interval)
     context = RunContext.of(**options)
-    check_budget(max_cost_per_day, context.prices)
     context.tell("reading the reference")
     run = await asyncio.to_thread(open_reference, reference, force=force)
     asked = AskedSettings.of_run(run, **context.address)
@@ -122,12 +110,12 @@ async def watch_async(
     monitor = await asyncio.to_thread(Monitor, run, level=level, max_ece=max_ece)
     opening = opened_run(folder, address, context, WatchStore, asked.accepted)
     async with opening as (store, governor):
-        fixed = {"rate": rate, "level": level, "max_ece": max_ece, "by_field": by_field}
+        fixed = {"rate": rate, "level": level, "max_ece": max_ece}
         named = {name: run.settings.get(name) for name in ("model", "base_url")}
         store.begin({**named, "watch": "stream", "reference": run.digest, **fixed}, ())
         intake = Intake(
             store,
-            ArrivalReader(prompt, asked.settings.answer_words, by_field),
+            ArrivalReader(prompt, asked.settings.answer_words),
             source,
             labelling,
             every=max(1, round(every / rate)),
@@ -141,8 +129,7 @@ async def watch_async(
             asked=asked,
             governor=governor,
             context=context,
-            feed=WatchFeed(monitor, store, asked.settings.design.seed, sliced=by_field is not None),
-            budget=DayBudget(store, context.prices, max_cost_per_day, clock),
+            feed=WatchFeed(monitor, store, asked.settings.design.seed),
             rate=rate,
             folder=folder,
             stream=source.name,

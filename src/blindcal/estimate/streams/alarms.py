@@ -1,28 +1,31 @@
-"""The alarms of a stream of answers: endpoint, questions and calibration, and those of slices.
+"""The alarms of a stream of answers: endpoint, questions and calibration.
 
-Each alarm has its own e-process, so it may be looked at any time. Slices are tested together (e-BH): the
-level bounds the expected share of false ones among those named, and the chance of any if none changed.
+Each alarm has an e-process: the wealth of fixed bets against a claim, which grows if the claim is false. If
+the claim holds, the chance that the wealth ever reaches 1/level is at most ``level`` (Ville's inequality),
+however often one looks. Half of the wealth bets from the first observation on, the rest from later starting
+points, so that a change after a long quiet time is noticed soon too; until then it is cash. Bets are products
+over observations, so their order does not matter. A late one counts for the starting points before its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
+from scipy.special import logsumexp
 
 from blindcal.estimate.streams.betting import Game
-from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
-from blindcal.estimate.streams.e_process import EProcess, changed_since, discoveries
-from blindcal.records import Estimate, FloatArray, IntArray
+from blindcal.estimate.streams.confidence_sequence import Gap
+from blindcal.records import FloatArray, IntArray
 
 AlarmName: TypeAlias = Literal["endpoint", "questions", "calibration"]
 
-OTHER_SLICES = "(others)"
-"""The slice of items beyond the highest number of slices."""
-NO_SLICE = "(none)"
-"""The slice of items without one."""
+SPACING = 500
+"""Distance of the first starting points, in items."""
+_EVEN_STARTS = 20  # starting points at even distances; later ones are a tenth farther than the one before
+_GROWTH = 1.1
+_MOST_STARTS = 200  # more than any stream has
 _MOST_POINTS = 400
 
 
@@ -54,26 +57,6 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Mean confidence minus the share of positive labels in a range; the interval holds at all times."""
-
-    name: str
-    gap: Estimate
-    share: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceAlarm:
-    """The calibration of one slice; ``raised_at`` counts the labelled answers of all slices."""
-
-    name: str
-    labelled: int
-    log_evidence: float
-    raised_at: int | None
-    gap: Estimate
-
-
-@dataclass(frozen=True, slots=True)
 class EvidencePath:
     """The logarithm of an e-value after numbers of observations, thinned for a picture."""
 
@@ -94,17 +77,99 @@ class MonitorState:
     max_ece: float | None
     alarms: tuple[Alarm, ...]
     gaps: tuple[Gap, ...]
-    slices: tuple[SliceAlarm, ...]
     paths: dict[AlarmName, EvidencePath]
 
     @property
     def raised(self) -> bool:
         """Whether any alarm is raised."""
-        return any(one.raised for one in self.alarms) or any(one.raised_at for one in self.slices)
+        return any(alarm.raised for alarm in self.alarms)
 
     def alarm(self, name: AlarmName) -> Alarm | None:
         """The alarm of this name, if there is one."""
-        return next((one for one in self.alarms if one.name == name), None)
+        return next((alarm for alarm in self.alarms if alarm.name == name), None)
+
+
+# The wealth
+
+
+def starting_points(spacing: int = SPACING) -> IntArray:
+    """Places where a part of the wealth begins: 0, spacing, 2 spacing, ..., later farther apart."""
+    even = spacing * np.arange(_EVEN_STARTS + 1.0)
+    later = even[-1] * _GROWTH ** np.arange(1, _MOST_STARTS - _EVEN_STARTS)
+    return np.asarray(np.ceil(np.concatenate([even, later[later < 2**53]])), np.int64)
+
+
+def start_shares(count: int) -> FloatArray:
+    """Shares of the wealth that begin at the first ``count`` points: 1/2, 1/4, 1/12, 1/24, ..."""
+    later = np.arange(1, count)
+    return np.concatenate([[0.5], 0.5 / (later * (later + 1.0))])[:count]
+
+
+class EProcess:
+    """The wealth of bets with these ``shares`` of the stakes, and the alarm that it raises at 1/``level``.
+
+    ``log_evidence`` is the logarithm of the wealth now, ``strongest`` its highest value, and ``raised_at``
+    the number of observations after which it first reached the bar.
+    """
+
+    def __init__(self, shares: FloatArray, level: float, spacing: int = SPACING) -> None:
+        self._log_shares = np.log(shares)
+        self.bar = -np.log(level)
+        self._starts = starting_points(spacing)
+        self._wealth = np.zeros((0, shares.size))  # logarithm, by starting point and bet
+        self._path: list[FloatArray] = []
+        self.observations = 0
+        self.log_evidence = self.strongest = 0.0
+        self.raised_at: int | None = None
+
+    @property
+    def path(self) -> FloatArray:
+        """The logarithm of the wealth after each observation."""
+        return np.concatenate([np.empty(0), *self._path])
+
+    def add(self, log_factors: FloatArray, places: IntArray) -> FloatArray:
+        """Add observations (rows) at any ``places`` of the stream; return the log-wealth after each one."""
+        if not len(log_factors):
+            return np.empty(0)
+        starts = np.searchsorted(self._starts, places, side="right")
+        missing = max(0, int(starts.max()) - len(self._wealth))
+        self._wealth = np.concatenate([self._wealth, np.zeros((missing, self._log_shares.size))])
+        # observations with the same starting points before them are multiplied together
+        pieces = np.split(np.arange(len(places)), np.flatnonzero(np.diff(starts)) + 1)
+        path = np.concatenate([self._add(log_factors[own], int(starts[own[0]])) for own in pieces])
+        reached = np.flatnonzero(path >= self.bar)
+        if self.raised_at is None and reached.size:
+            self.raised_at = self.observations + int(reached[0]) + 1
+        self.observations += path.size
+        self.log_evidence = float(path[-1])
+        self.strongest = max(self.strongest, float(path.max()))
+        self._path.append(path)
+        return path
+
+    def _add(self, log_factors: FloatArray, begun: int) -> FloatArray:
+        grown = np.cumsum(log_factors, axis=0)
+        weighted = self._weighted
+        cash = 1 - start_shares(len(weighted)).sum()
+        counting = logsumexp(weighted[:begun], axis=0)
+        others = logsumexp(np.append(weighted[begun:], np.log(cash)))
+        self._wealth[:begun] += grown[-1]
+        return np.asarray(np.logaddexp(logsumexp(grown + counting, axis=1), others))
+
+    @property
+    def _weighted(self) -> FloatArray:
+        return self._wealth + np.log(start_shares(len(self._wealth)))[:, None] + self._log_shares
+
+    @property
+    def best_bet(self) -> int:
+        """The bet that has won most, from its best starting point on."""
+        return int(np.argmax(self._weighted)) % self._log_shares.size if len(self._wealth) else 0
+
+
+def changed_since(log_factors: FloatArray, places: IntArray) -> int:
+    """The place from which on a bet has won most: the likeliest start of a change."""
+    order = np.argsort(places, kind="stable")
+    before = np.concatenate([[0.0], np.cumsum(log_factors[order])[:-1]])
+    return int(places[order[np.argmin(before)]])
 
 
 class GameAlarm:
@@ -148,63 +213,6 @@ class GameAlarm:
         points = np.linspace(0, path.size - 1, min(path.size, _MOST_POINTS))
         shown = np.unique(points.round().astype(np.int64))
         return EvidencePath(tuple((shown + 1).tolist()), tuple(path[shown].tolist()))
-
-
-class SliceAlarms:
-    """The slices of a stream, at most ``most``: later ones are counted as one."""
-
-    def __init__(self, game: Game, most: int, level: float) -> None:
-        self._game, self._most, self._level = game, most, level
-        self._processes: dict[str, EProcess] = {}
-        self._counts: dict[str, GapCounts] = {}
-        self._raised: dict[str, int] = {}
-        self._seen = 0
-
-    def add(
-        self,
-        names: Sequence[str | None],
-        cells: IntArray,
-        places: IntArray,
-        labels: IntArray,
-        thresholds: FloatArray,
-        answers: IntArray,
-    ) -> None:
-        owners = np.array([self._slice(name) for name in names])
-        evidence = np.zeros((len(owners), self._most))
-        for column, (name, process) in enumerate(self._processes.items()):
-            mine = np.flatnonzero(owners == name)
-            before = process.log_evidence
-            path = np.append(before, process.add(self._game.log_factors[cells[mine]], places[mine]))
-            evidence[:, column] = path[np.searchsorted(mine, np.arange(len(owners)), side="right")]
-            self._counts[name].add(labels[mine], thresholds[mine], answers[mine])
-        order = list(self._processes)
-        for row, known in enumerate(evidence):
-            for column in discoveries(known, self._level):
-                self._raised.setdefault(order[column], self._seen + row + 1)
-        self._seen += len(owners)
-
-    def _slice(self, name: str | None) -> str:
-        named = NO_SLICE if name is None else name
-        if named not in self._processes and len(self._processes) >= self._most - 1:
-            named = OTHER_SLICES
-        if named not in self._processes:
-            self._processes[named] = EProcess(self._game.shares, self._level)
-            self._counts[named] = GapCounts()
-        return named
-
-    def state(self, level: float) -> tuple[SliceAlarm, ...]:
-        """All slices, those with the strongest evidence first; gaps are at this level."""
-        slices = [
-            SliceAlarm(
-                name=name,
-                labelled=process.observations,
-                log_evidence=process.log_evidence,
-                raised_at=self._raised.get(name),
-                gap=self._counts[name].gap(RANGES["all items"], level),
-            )
-            for name, process in self._processes.items()
-        ]
-        return tuple(sorted(slices, key=lambda one: -one.log_evidence))
 
 
 #: What changed, by alarm and by the signs of the shift and the stretch of the log-odds.

@@ -17,13 +17,17 @@ pay for what the claim leaves open: a band around the curve, a mean deviation, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
 from scipy.special import expit, logit, ndtr
 
+from blindcal.estimate.grid import MID_P
+from blindcal.estimate.latent import functionals as of
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.uncertainty import draw_quantile
 from blindcal.records import FloatArray, IntArray, Noise
 
 BINS = 60
@@ -41,6 +45,10 @@ _F = (np.arange(_CELLS) + 0.5) / _CELLS
 _DENSITIES = ((1, 1), (0.3, 0.3), (0.4, 1.2), (1.2, 0.4), (4, 4))  # parameters of beta distributions of f
 _STEPS = 500
 _ANSWERS = np.array([[0.0], [1.0]])  # along the second last axis of a table
+_NODES = np.linspace(0, 1, 21)  # of the curve of a reference
+_HATS = np.maximum(0, 1 - np.abs(MID_P[:, None] - _NODES) / _NODES[1])
+_BENDS = np.diff(np.eye(_NODES.size), n=2, axis=0)
+_STIFFNESS = 0.01  # keeps the curve smooth where there are few items, in units of all items
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,3 +286,65 @@ def anchor_game(most_above: float, most_below: float) -> Game:
         (np.concatenate([below, above]), Distortion(0, 1)),
     )
     return Game([Bet(*table, 1 / 3, ANCHOR_STAKES) for table in tables])
+
+
+# References
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What a fit claims about the answers that follow: the reliability curve, and shares of positives.
+
+    Bands must hold for the averages that are bet on, not at every confidence at once: each is the standard
+    deviation of the refits, times the factor for which it covers such averages in nearly all of them.
+    """
+
+    curve: CurveClaim
+    share: ShareClaim
+
+    @classmethod
+    def of(cls, fit: LatentFit, missed: float, *, max_shift: float = np.inf) -> Reference:
+        """Read a fit and its refits; a band is too narrow with chance ``missed``."""
+        seen = fit.noise, max_shift
+        return cls(_curve(fit.population, fit.draws, missed, *seen), _share(fit, missed, *seen))
+
+
+def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, max_shift: float) -> CurveClaim:
+    """The curve with a few knots, so that single answers do not weigh too much."""
+    values, spread = _at_nodes(table[None])[0], _at_nodes(draws).std(axis=0)
+    claim = CurveClaim(curve=np.interp(EDGES, _NODES, values), width=np.interp(EDGES, _NODES, spread))
+    tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]])
+    depends = np.stack([np.interp(MID_P, EDGES, one) for one in label_dependence(tables)])
+    negatives, positives = of.by_label(draws)
+    # what the bets would see if a refit were true, with its own distribution of confidences
+    off = positives - (negatives + positives) * np.interp(MID_P, EDGES, claim.curve)
+    width = np.interp(MID_P, EDGES, claim.width) * np.add(*of.by_label(table))
+    factors = _factors(off @ depends.T, np.abs(depends) @ width, missed)
+    return replace(claim, factors=factors, noise=noise, max_shift=max_shift)
+
+
+def _at_nodes(tables: FloatArray) -> FloatArray:
+    negatives, positives = of.by_label(tables)
+    pairs = (_HATS[:, :, None] * _HATS[:, None, :]).reshape(len(_HATS), -1)
+    gram = ((negatives + positives) @ pairs).reshape(len(tables), _NODES.size, _NODES.size)
+    stiff = gram + _STIFFNESS * _BENDS.T @ _BENDS
+    return np.clip(np.linalg.solve(stiff, (positives @ _HATS)[..., None])[..., 0], 0, 1)
+
+
+def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> ShareClaim:
+    mass, draws = (np.add(*of.by_label(one)) for one in (fit.population, fit.draws))
+    rates = positive_rates(MID_P, noise, max_shift)
+    share, drawn = mass @ rates, draws @ rates
+    spread = drawn.std(axis=0)
+    changed = [positive_rates(change(MID_P), noise, max_shift) for change in QUESTION_DISTORTIONS]
+    others = np.stack([mass @ one for one in changed])
+    ratios = share_ratios(share, others)
+    depends = (ratios[..., 1] - ratios[..., 0]) / BINS
+    factors = _factors((drawn - share) @ depends.T, np.abs(depends) @ spread, missed)
+    return ShareClaim(share, spread, factors, others)
+
+
+def _factors(off: FloatArray, width: FloatArray, missed: float) -> FloatArray:
+    typical = np.sqrt((off**2).mean(axis=0))
+    worst = np.max(np.abs(off) / np.maximum(typical, 1e-12), axis=1)
+    return np.asarray(draw_quantile(worst, 1 - missed) * typical / np.maximum(width, 1e-12))

@@ -54,6 +54,15 @@ _LEAST_LOSS = 0.01  # a bet that could hardly lose would have no highest stake
 _FRACTIONS = np.array([0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7])
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Mean confidence minus the share of positive labels in a range; the interval holds at all times."""
+
+    name: str
+    gap: Estimate
+    share: float | None
+
+
 class GapCounts:
     """Labelled answers of a stream, counted by threshold, answer and label."""
 
