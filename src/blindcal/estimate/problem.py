@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from blindcal.estimate.axis import ExcessPosterior
-from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, IntArray, Noise
+from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
+
+_ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
+_SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,39 @@ class NoisePosterior:
             return each[0]
         best = Noise(max(run.best.jitter for run in each), max(run.best.flip_rate for run in each))
         return cls(best, tuple(dict.fromkeys(noise for run in each for noise in run.plausible)))
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The log-odds of the mean excess over log(k - 1), linear in margin / (1 + margin) around ``centre``."""
+
+    level: float
+    slope: float
+    centre: float = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class ExcessPosterior:
+    """The posterior of the level and slope of the excess: its mean and covariance."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    centre: float
+
+    @property
+    def best(self) -> Excess:
+        return self._at(self.mean)
+
+    @property
+    def others(self) -> tuple[tuple[Excess, float], ...]:
+        """Further points that stand for the posterior, each with its share."""
+        variance, axes = np.linalg.eigh(self.covariance)
+        off = _ACROSS * np.sqrt(variance) * axes
+        points = [self.mean + sign * off[:, k] for k in range(2) for sign in (-1, 1)]
+        return tuple((self._at(point), _SHARE) for point in points)
+
+    def _at(self, point: FloatArray) -> Excess:
+        return Excess(float(point[0]), float(point[1]), self.centre)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -3,25 +3,102 @@
 A *pattern* of threshold answers, or of shown probabilities, is an interval of cells: at or above every
 threshold answered positive, below every one answered negative. A pattern with sampled answers is a curve over
 the cells (METHOD 2). The cost does not grow with the number of items.
+
+With two answers, a cell is a range of log-odds. With more, a shift alone reads only the *margin* of the given
+answer over the strongest other one (METHOD 8). A cell is then a range of margins, and stands for several
+log-odds, the *nodes*, which lie below it by the *excess*, the log-sum-exp of the other answers minus their
+maximum: that of k - 1 normal logits, whose spread follows from two fitted numbers, a level and a slope over
+the margin.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from scipy.special import log_expit, log_ndtr
+from scipy.special import expit, log_expit, log_ndtr, logit, logsumexp, ndtri
 
-from blindcal.estimate.axis import LOG_ODDS, Axis, Excess, log_odds_from, margin_axis
-from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, cells_between, edge_of_shift
-from blindcal.estimate.problem import Problem
+from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_S, cells_between, edge_of_shift
+from blindcal.estimate.problem import Excess, Problem
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
 
 _NARROW = 8  # cells of an interval that are summed one by one
+_NODES = 8  # possible log-odds per margin and number of answers, equally likely
+_DRAWS = 512  # normal logits per node
+_SPREADS = np.exp(np.linspace(np.log(0.03), np.log(40.0), 40))
 _LEAST = np.log(1e-6)  # of the probability of an answer to a query with Gumbel numbers: none is impossible
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """The log-odds that each cell may stand for."""
+
+    nodes: FloatArray  # (CELLS, nodes): the log-odds that a cell may stand for
+    weights: FloatArray  # (nodes,): how likely each is, before the label and the answers are known
+    calibrated: FloatArray  # (CELLS,): the log-odds of the label if the model is perfectly calibrated
+    first: int = 0  # the first cell that any item can be in
+
+    @property
+    def direct(self) -> bool:
+        """Whether a cell is a range of log-odds."""
+        return self.weights.size == 1
+
+    @cached_property
+    def from_first(self) -> Axis:
+        """The same axis without the cells that no item can be in."""
+        return replace(
+            self, nodes=self.nodes[self.first :], calibrated=self.calibrated[self.first :], first=0
+        )
+
+    def averaged(self, log_responses: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Probability of the answers in each cell for labels 0 and 1, from that at the nodes."""
+        # nodes are weighted as in a calibrated model: an item whose answer is wrong had lower log-odds
+        response = np.exp(log_responses)
+        if self.direct:
+            return response[..., 0], response[..., 0]
+        negative, positive = (
+            np.einsum("...cn,cn->...c", response, weights) for weights in self._given_label(0.0)
+        )
+        return negative, positive
+
+    def to_log_odds(self, tables: FloatArray) -> FloatArray:
+        """Convert joint tables of (label, cell), shape (..., 2 * CELLS), to tables of (label, log-odds)."""
+        if self.direct:
+            return tables
+        halves = tables.reshape(-1, 2, CELLS)
+        total = np.maximum(halves.sum(axis=1), 1e-300)
+        link = logit(np.clip(halves[:, 1] / total, 1e-9, 1 - 1e-9)) - self.calibrated
+        moved = [
+            (halves[:, y, :, None] * weights).reshape(len(halves), -1) @ self._cells
+            for y, weights in enumerate(self._given_label(link[..., None]))
+        ]
+        return np.asarray(np.concatenate(moved, axis=1).reshape(tables.shape))
+
+    def _given_label(self, link: FloatArray | float) -> tuple[FloatArray, FloatArray]:
+        by_label = []
+        for sign in (-1.0, 1.0):
+            weights = self.weights * np.exp(log_expit(sign * (self.nodes + link)))
+            by_label.append(weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300))
+        return by_label[0], by_label[1]
+
+    @cached_property
+    def _cells(self) -> csr_array:
+        """The cell of log-odds of each node, as an indicator matrix of shape (CELLS * nodes, CELLS)."""
+        cells = np.clip(np.searchsorted(EDGES_S, self.nodes.reshape(-1), side="right") - 1, 0, CELLS - 1)
+        return csr_array((np.ones(cells.size), (np.arange(cells.size), cells)), shape=(cells.size, CELLS))
+
+
+LOG_ODDS = Axis(MID_S[:, None], np.ones(1), MID_S)
+"""The usual axis: a cell is a range of log-odds."""
+
+
+def log_odds_from(choices: IntArray) -> Axis:
+    """The axis of the likeliest of several answers, whose log-odds are at least -log(k - 1)."""
+    first = int(np.searchsorted(EDGES_S, -np.log(choices.max() - 1), side="right")) - 1
+    return Axis(LOG_ODDS.nodes, LOG_ODDS.weights, LOG_ODDS.calibrated, first)
 
 
 def _none() -> IntArray:
@@ -328,3 +405,44 @@ class Responses:
             seen = np.where(sign[gumbel] > 0, none, np.log(-np.expm1(none)))
         log_seen[gumbel] = np.maximum(seen, _LEAST)
         return log_seen
+
+
+def margin_axis(choices: IntArray, excess: Excess) -> Axis:
+    """The axis of margins, for items with these numbers of answers."""
+    margin = np.maximum(MID_S, 0.0)
+    mean = excess.level + excess.slope * (margin / (1 + margin) - excess.centre)
+    numbers, counts = np.unique(choices, return_counts=True)
+    below = [_excesses(int(k), mean) for k in numbers]
+    nodes = MID_S[:, None] - np.concatenate(below, axis=1)
+    shares = [
+        np.full(nodes_of_k.shape[1], count / nodes_of_k.shape[1])
+        for nodes_of_k, count in zip(below, counts, strict=True)
+    ]
+    weights = np.concatenate(shares) / choices.size
+    mean_confidence = np.clip(expit(nodes) @ weights, 1e-12, 1 - 1e-12)
+    return Axis(nodes, weights, logit(mean_confidence), HALF)
+
+
+def _excesses(k: int, mean: FloatArray) -> FloatArray:
+    """Equally likely values of the excess of ``k`` answers, shape (means, nodes)."""
+    if k == 2:
+        return np.zeros((mean.size, 1))
+    known, values = _family(k)
+    above = np.clip(np.searchsorted(known, mean), 1, known.size - 1)
+    part = np.clip((mean - known[above - 1]) / (known[above] - known[above - 1]), 0.0, 1.0)[:, None]
+    return np.asarray((1 - part) * values[above - 1] + part * values[above])
+
+
+@lru_cache(maxsize=32)
+def _family(k: int) -> tuple[FloatArray, FloatArray]:
+    from scipy.stats import qmc  # slow to import, and needed only for more than two answers
+
+    points = qmc.Sobol(k - 1, rng=np.random.default_rng(0)).random(_NODES * _DRAWS)
+    normal = ndtri(np.clip(points, 1e-6, 1 - 1e-6))
+    means, values = [], []
+    for spread in _SPREADS[::-1]:
+        logits = spread * normal
+        excess = np.sort(logsumexp(logits, axis=1) - logits.max(axis=1))
+        means.append(excess.mean() / np.log(k - 1))
+        values.append(excess.reshape(_NODES, _DRAWS).mean(axis=1))
+    return logit(np.clip(means, 1e-6, 1 - 1e-6)), np.array(values)

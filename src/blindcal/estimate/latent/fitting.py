@@ -16,14 +16,13 @@ import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import checks
-from blindcal.estimate.axis import Excess, ExcessPosterior, margin_axis
 from blindcal.estimate.checks import ArrayLike, per_item
 from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.latent.fit import GivenFit, LatentFit
 from blindcal.estimate.latent.model import fit_ensemble, working_mode
 from blindcal.estimate.latent.resampling import Alternative, Resampling
-from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.estimate.readings import Patterns, axis_of, read
+from blindcal.estimate.problem import Excess, ExcessPosterior, NoisePosterior, Problem
+from blindcal.estimate.readings import Patterns, axis_of, margin_axis, read
 from blindcal.records import INVALID, NEGATIVE, AnswerTable, FloatArray, Noise
 
 _OTHER_RESAMPLES = 300  # refits for the intervals of each other plausible noise, at most: limits the time

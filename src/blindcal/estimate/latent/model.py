@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from blindcal.estimate.axis import LOG_ODDS, Axis
 from blindcal.estimate.grid import CELLS, HALF, MID_S, REACH, WIDTH_S
-from blindcal.estimate.readings import Patterns
+from blindcal.estimate.readings import LOG_ODDS, Axis, Patterns
 from blindcal.records import FloatArray, IntArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

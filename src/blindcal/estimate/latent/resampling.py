@@ -11,10 +11,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.axis import Axis
 from blindcal.estimate.grid import CELLS
 from blindcal.estimate.latent.model import Ensemble, refit, roughened
-from blindcal.estimate.readings import Patterns
+from blindcal.estimate.readings import Axis, Patterns
 from blindcal.records import FloatArray, IntArray
 
 #: Draws a given number of resamples, as counts of each pattern.
