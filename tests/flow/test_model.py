@@ -9,8 +9,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from blindcal.estimate import grid
 from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
-from blindcal.estimate.latent import functionals, model
+from blindcal.estimate.latent import model
 from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.methods import make_design
 from blindcal.records import FloatArray
@@ -120,7 +121,7 @@ def resampled_gaps(size: int) -> tuple[Patterns, model.Mode, FloatArray, FloatAr
     for row in counts:
         kept = row > 0
         seen = replace(patterns, start=patterns.start[kept], stop=patterns.stop[kept], counts=row[kept])
-        scratch.append(functionals.gaps(model.find_mode(seen, PRECISION).table, 10))
+        scratch.append(grid.gaps(model.find_mode(seen, PRECISION).table, 10))
     return patterns, model.find_mode(patterns, PRECISION), counts, np.array(scratch)
 
 
@@ -130,7 +131,7 @@ def test_a_patient_refit_is_a_fit_to_the_other_counts(monkeypatch: pytest.Monkey
     monkeypatch.setattr(model, "_MOST_STEPS", 1000)
     patterns, mode, counts, scratch = resampled_gaps(5)
     tables = model.refit(patterns, (mode,), np.zeros(5, np.int64), counts, np.zeros((5, PRECISION.size)))
-    assert functionals.gaps(tables, 10) == pytest.approx(scratch, abs=5e-5)
+    assert grid.gaps(tables, 10) == pytest.approx(scratch, abs=5e-5)
 
 
 def test_the_evidence_is_laplaces_integral() -> None:

@@ -13,7 +13,7 @@ import blindcal as bc
 from blindcal.design import spread_evenly
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.grid import CELLS, MID_P
-from blindcal.estimate.latent.bounds import answers_beyond
+from blindcal.estimate.latent.intervals import answers_beyond
 from blindcal.estimate.latent.operating import (
     GRID_THRESHOLDS,
     ChosenThreshold,

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, logit
 
 from blindcal import latent
-from blindcal.estimate.latent.bounds import error_bounds
+from blindcal.estimate.latent.intervals import error_bounds
 from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import AnswerTable, FloatArray, IntArray

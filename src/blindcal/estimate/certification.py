@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy.special import bdtr, betaincinv, expit
 from scipy.stats import binom
 
-from blindcal.estimate.latent.functionals import decided_positive, prevalence
+from blindcal.estimate.grid import decided_positive, prevalence
 from blindcal.estimate.latent.operating import GRID_SHIFTS
 from blindcal.estimate.uncertainty import share_bounds
 from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray

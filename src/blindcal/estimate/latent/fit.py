@@ -10,6 +10,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate import grid as of
 from blindcal.estimate.checks import ArrayLike, fraction, probabilities, whole
 from blindcal.estimate.findings import (
     COSTS,
@@ -33,7 +34,6 @@ from blindcal.estimate.findings import (
 )
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_P, MID_S, edge_of_threshold, memberships
 from blindcal.estimate.latent import bounds
-from blindcal.estimate.latent import functionals as of
 from blindcal.estimate.latent.model import Ensemble, link_scores
 from blindcal.estimate.latent.operating import (
     GRID_SHIFTS,
@@ -48,7 +48,7 @@ from blindcal.estimate.latent.operating import (
     decision_rates,
     operating_points,
 )
-from blindcal.estimate.latent.resampling import Resampling
+from blindcal.estimate.latent.intervals import Resampling
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges

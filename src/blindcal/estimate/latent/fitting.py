@@ -20,7 +20,7 @@ from blindcal.estimate.checks import ArrayLike, per_item
 from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.latent.fit import GivenFit, LatentFit
 from blindcal.estimate.latent.model import fit_ensemble, working_mode
-from blindcal.estimate.latent.resampling import Alternative, Resampling
+from blindcal.estimate.latent.intervals import Alternative, Resampling
 from blindcal.estimate.problem import Excess, ExcessPosterior, NoisePosterior, Problem
 from blindcal.estimate.readings import Patterns, axis_of, margin_axis, read
 from blindcal.records import INVALID, NEGATIVE, AnswerTable, FloatArray, Noise

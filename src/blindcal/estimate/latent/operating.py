@@ -16,8 +16,7 @@ from scipy.special import bdtr
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
 from blindcal.estimate.findings import CostCurve, OperatingPoint, finite
-from blindcal.estimate.grid import EDGES_P, EDGES_S
-from blindcal.estimate.latent.functionals import decided_positive, prevalence
+from blindcal.estimate.grid import EDGES_P, EDGES_S, decided_positive, prevalence
 from blindcal.estimate.uncertainty import draw_quantile, percentile_interval
 from blindcal.records import Estimate, FloatArray, IntArray
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate import grid as of
 from blindcal.estimate.checks import fraction, whole
-from blindcal.estimate.latent import functionals as of
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.resampling import incidence, of_units, resampled_tables
+from blindcal.estimate.latent.intervals import incidence, of_units, resampled_tables
 from blindcal.records import Estimate, FloatArray, IntArray
 
 _DRAWS = 300  # most joint refits: they only estimate a correlation
