@@ -14,22 +14,14 @@ import numpy as np
 from scipy.special import expit
 
 from blindcal.errors import InputError
-from blindcal.estimate.checks import (
-    ArrayLike,
-    answers_array,
-    bounds_array,
-    codes,
-    labels_array,
-    per_item,
-    reals,
-    wholes,
-)
+from blindcal.estimate.checks import ArrayLike
 from blindcal.estimate.grid import CELLS, EDGES_S, cells_between
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import latent
+from blindcal.estimate.problem import Problem
 from blindcal.estimate.published.blind import BlindResult, blind
 from blindcal.estimate.readings import packed
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import AnswerTable, FloatArray, IntArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,18 +69,8 @@ class Counts:
         bounds: ArrayLike | None = None,
     ) -> Counts:
         """Count answers, one row per query as for ``blindcal.latent``, with ``counts`` items per row."""
-        y = labels_array(labels)
-        rows = y.size
-        owner = np.arange(rows) if items is None else codes(items, "items", rows)
-        weights = np.ones(rows, np.int64) if counts is None else wholes(counts, "counts", rows)
         return _counted(
-            per_item("labels", y, owner),
-            per_item("counts", weights, owner),
-            owner,
-            reals(shifts, "shifts", rows, infinite=True),
-            reals(temperatures, "temperatures", rows, minimum=0.0),
-            answers_array(answers, rows),
-            np.full((rows, 2), np.nan) if bounds is None else bounds_array(bounds, rows),
+            Problem.of_rows(labels, shifts, answers, temperatures, items, counts=counts, bounds=bounds)
         )
 
     @classmethod
@@ -98,15 +80,10 @@ class Counts:
         if not each:
             raise InputError("counts: nothing to add up")
         firsts = np.cumsum([0, *(part.count.size for part in each)])
-        return _counted(
-            np.concatenate([part.label for part in each]),
-            np.concatenate([part.count for part in each]),
-            np.concatenate([part.pattern + first for part, first in zip(each, firsts, strict=False)]),
-            np.concatenate([part.shift for part in each]),
-            np.concatenate([part.temperature for part in each]),
-            np.concatenate([part.answer for part in each]),
-            np.concatenate([np.column_stack([part.low, part.high]) for part in each]),
-        )
+        column = {name: np.concatenate([getattr(part, name) for part in each]) for name in vars(each[0])}
+        firsts = np.cumsum([0, *(part.count.size for part in each[:-1])])
+        patterns = [part.pattern + first for part, first in zip(each, firsts, strict=True)]
+        return _counted(_problem(Counts(**{**column, "pattern": np.concatenate(patterns)})))
 
     def __add__(self, other: Counts) -> Counts:
         return Counts.total([self, other])
@@ -167,30 +144,29 @@ class Counts:
         return blind(self.label, expit(-self.shift), self.answer, bins, counts=self.count)
 
 
-def _counted(
-    labels: IntArray,
-    weights: IntArray,
-    owner: IntArray,
-    shifts: FloatArray,
-    temperatures: FloatArray,
-    answers: IntArray,
-    bounds: FloatArray,
-) -> Counts:
-    shift_values, shift = np.unique(shifts + 0.0, return_inverse=True)  # + 0.0: -0.0 becomes 0.0
-    heat_values, heat = np.unique(temperatures + 0.0, return_inverse=True)
-    cell_values, cells = np.unique(_cells(bounds), return_inverse=True)
-    kind = ((shift * heat_values.size + heat) * cell_values.size + cells) * 3 + answers + 1
+def _problem(counts: Counts) -> Problem:
+    bounds = np.column_stack([counts.low, counts.high])
+    rows = AnswerTable(counts.pattern, counts.shift, counts.temperature, counts.answer, bounds=bounds)
+    return Problem(labels=counts.label, readings=rows, counts=counts.count)
+
+
+def _counted(problem: Problem) -> Counts:
+    rows, labels = problem.readings, problem.labels
+    shift_values, shift = np.unique(rows.shifts + 0.0, return_inverse=True)  # + 0.0: -0.0 becomes 0.0
+    heat_values, heat = np.unique(rows.temperatures + 0.0, return_inverse=True)
+    cell_values, cells = np.unique(_cells(rows.bounds_or_nan), return_inverse=True)
+    kind = ((shift * heat_values.size + heat) * cell_values.size + cells) * 3 + rows.answers + 1
     kind_values, kind = np.unique(kind, return_inverse=True)
-    sets = packed(kind, owner, labels)
+    sets = packed(kind, rows.items, labels)
     example, length = sets.example, sets.size[sets.example]
-    rows = np.repeat(sets.begin[example] - np.cumsum(length) + length, length) + np.arange(length.sum())
-    rest, answer = np.divmod(kind_values[sets.kinds[rows]], 3)
+    places = np.repeat(sets.begin[example] - np.cumsum(length) + length, length) + np.arange(length.sum())
+    rest, answer = np.divmod(kind_values[sets.kinds[places]], 3)
     rest, at_cells = np.divmod(rest, cell_values.size)
     at_shift, at_heat = np.divmod(rest, heat_values.size)
     first, last = np.divmod(cell_values[at_cells], CELLS + 1)
     shown = cell_values[at_cells] > 0
     count = np.zeros(example.size, np.int64)
-    np.add.at(count, sets.number, weights)
+    np.add.at(count, sets.number, 1 if problem.counts is None else problem.counts)
     return Counts(
         count=count,
         label=labels[example],

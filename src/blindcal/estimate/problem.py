@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from blindcal.errors import InputError
+from blindcal.estimate import checks
+from blindcal.estimate.checks import ArrayLike, per_item
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
 
 _ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
@@ -113,6 +116,38 @@ class Problem:
             choices=choices,
             greedy=greedy,
         )
+
+    @classmethod
+    def of_rows(
+        cls,
+        labels: ArrayLike,
+        shifts: ArrayLike,
+        answers: ArrayLike,
+        temperatures: ArrayLike = 0.0,
+        items: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        *,
+        counts: ArrayLike | None = None,
+        bounds: ArrayLike | None = None,
+    ) -> Problem:
+        """The problem that checked columns pose, with one row per query as for ``blindcal.latent``."""
+        y = checks.labels_array(labels)
+        rows = y.size
+        readings = AnswerTable(
+            np.arange(rows) if items is None else checks.codes(items, "items", rows),
+            checks.reals(shifts, "shifts", rows, infinite=True),
+            checks.reals(temperatures, "temperatures", rows, minimum=0.0),
+            checks.answers_array(answers, rows),
+            bounds=None if bounds is None else checks.bounds_array(bounds, rows),
+        )
+        owner = readings.items
+        units = None if groups is None else per_item("groups", checks.codes(groups, "groups", rows), owner)
+        behind = None if counts is None else per_item("counts", checks.wholes(counts, "counts", rows), owner)
+        if behind is not None and units is not None:
+            raise InputError(
+                "counts: items that were counted together cannot belong to groups; give one of the two"
+            )
+        return cls(labels=per_item("labels", y, owner), readings=readings, units=units, counts=behind)
 
     @property
     def items(self) -> IntArray:

@@ -16,14 +16,14 @@ import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import checks
-from blindcal.estimate.checks import ArrayLike, per_item
+from blindcal.estimate.checks import ArrayLike
 from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.latent.fit import GivenFit, LatentFit
 from blindcal.estimate.latent.model import fit_ensemble, working_mode
 from blindcal.estimate.latent.intervals import Alternative, Resampling
 from blindcal.estimate.problem import Excess, ExcessPosterior, NoisePosterior, Problem
 from blindcal.estimate.readings import Patterns, axis_of, margin_axis, read
-from blindcal.records import INVALID, NEGATIVE, AnswerTable, FloatArray, Noise
+from blindcal.records import INVALID, NEGATIVE, FloatArray, Noise
 
 _OTHER_RESAMPLES = 300  # refits for the intervals of each other plausible noise, at most: limits the time
 
@@ -90,26 +90,12 @@ def latent(
     >>> 0.13 < fit.ece.low < fit.ece.value < fit.ece.high < 0.20, fit.calibrated_pvalue < 1e-6
     (True, True)
     """
-    y_rows = checks.labels_array(labels)
-    rows = y_rows.size
-    b = checks.reals(shifts, "shifts", rows, infinite=True)
-    t = checks.reals(temperatures, "temperatures", rows, minimum=0.0)
-    a = checks.answers_array(answers, rows)
-    owner = np.arange(rows) if items is None else checks.codes(items, "items", rows)
-    y = per_item("labels", y_rows, owner)
-    clusters = None if groups is None else per_item("groups", checks.codes(groups, "groups", rows), owner)
-    weights = None if counts is None else per_item("counts", checks.wholes(counts, "counts", rows), owner)
-    if weights is not None and clusters is not None:
-        raise InputError(
-            "counts: items that were counted together cannot belong to groups; give one of the two"
-        )
-    answered = AnswerTable(
-        owner, b, t, a, bounds=None if bounds is None else checks.bounds_array(bounds, rows)
+    problem = Problem.of_rows(
+        labels, shifts, answers, temperatures, items, groups, counts=counts, bounds=bounds
     )
-    problem = Problem(labels=y, readings=answered, units=clusters, counts=weights)
     _check_answered(problem)
     queries, invalid = problem.queries, problem.invalid
-    if invalid > queries / 2 and not (a == NEGATIVE).any():
+    if invalid > queries / 2 and not (problem.readings.answers == NEGATIVE).any():
         warnings.warn(
             f"answers: {invalid} of {queries} are invalid (-1) and none is 0; code answers as 1 and 0, not 1 "
             "and -1",
