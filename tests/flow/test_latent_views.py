@@ -198,7 +198,10 @@ def test_findings_are_what_the_tables_say() -> None:
         assert quantity.value == pytest.approx(sum(m * error(y, f) for m, y, f in sample), abs=1e-12)
         drawn = [sum(m * error(y, f) for m, y, f in cells_of(table)) for table in fit.draws]
         least = {"leaning": -1.0, "overconfidence": -0.5}[name]
-        ways = ([(1 - u) * x + u * end for x, u in zip(drawn, fit.missed, strict=True)] for end in (least, 1))
+        ways = (
+            [(1 - u) * x + u * end for x, u in zip(drawn, fit.resampling.missed, strict=True)]
+            for end in (least, 1)
+        )
         (low, _), (_, high) = (np.quantile(way, (0.1, 0.9), method="weibull") for way in ways)
         assert ends(quantity) == pytest.approx((low, high), abs=1e-12)
     assert found.confidence is not None

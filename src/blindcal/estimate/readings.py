@@ -132,6 +132,11 @@ class Patterns:
         return np.asarray(self.stop - self.start == CELLS - self.axis.first)
 
     @property
+    def unanswered(self) -> int:
+        """Number of items without a valid answer."""
+        return int(self.counts[: self.start.size][self.unread].sum())
+
+    @property
     def n(self) -> float:
         return float(self.counts.sum())
 

@@ -33,12 +33,19 @@ from blindcal.estimate.findings import (
     share_around,
 )
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_P, MID_S, edge_of_threshold, memberships
-from blindcal.estimate.latent import bounds
-from blindcal.estimate.latent.model import Ensemble, link_scores
+from blindcal.estimate.latent.intervals import (
+    Doubt,
+    Ends,
+    Quantity,
+    Resampling,
+    answers_beyond,
+    possible_log_odds,
+    shown_decisions,
+)
+from blindcal.estimate.latent.model import BoolArray, Ensemble, link_scores
 from blindcal.estimate.latent.operating import (
     GRID_SHIFTS,
     GRID_THRESHOLDS,
-    BoolArray,
     ChosenThreshold,
     Decisions,
     RateFunction,
@@ -53,10 +60,7 @@ from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (
-    absolute_sum_interval,
-    draw_quantile,
     quadratic_pvalue,
-    unseen_draws,
     unseen_share,
 )
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
@@ -275,10 +279,7 @@ class LatentFit:
         value, most = float(of.log_loss(self.sample)), float(MID_S[-1])
         if not self.resampling.size:
             return Estimate(value)
-        first, last = bounds.told_apart(self.patterns)
-        cells = np.arange(CELLS)
-        lowest = MID_S[np.where(cells < first, 0, np.minimum(cells, last))]
-        highest = MID_S[np.where(cells > last, CELLS - 1, np.maximum(cells, first))]
+        lowest, highest = possible_log_odds(self.patterns)
         low, _ = self._ends(partial(of.log_loss, of_negatives=lowest, of_positives=highest), most=most)
         _, high = self._ends(partial(of.log_loss, of_negatives=highest, of_positives=lowest), most=most)
         return Estimate(value, float(low), float(high), self.level)
@@ -383,9 +384,9 @@ class LatentFit:
         return Decisions(
             rates=decision_rates(self.population),
             drawn=decision_rates(self.draws),
-            unseen=lambda tail: self.unseen(1 - 2 * tail),
+            unseen=lambda tail: unseen_share(self.resampling.answered, 1 - 2 * tail),
             tested=self._tested,
-            missed=self.missed,
+            missed=self.resampling.missed,
             shown=self._shown,
             others=tuple(other._decisions(what) for other in self.others),
         )
@@ -393,7 +394,7 @@ class LatentFit:
     @property
     def _tested(self) -> FloatArray:
         if not self.by_margin:
-            return bounds.answers_beyond(self.patterns)
+            return answers_beyond(self.patterns)
         shifts = self.problem.readings.shifts[self.problem.hard]
         asked = np.searchsorted(EDGES_S[1:-1], np.sort(-shifts) + 1e-9)  # inner edges at or below each
         return np.asarray(shifts.size - np.searchsorted(asked, np.arange(1, CELLS)), np.float64)
@@ -401,84 +402,36 @@ class LatentFit:
     @cached_property
     def _shown(self) -> BoolArray | None:
         direct = self.patterns.axis.direct
-        return bounds.shown_decisions(self.patterns, self.ensemble.table) if direct else None
+        return shown_decisions(self.patterns, self.ensemble.table) if direct else None
 
     # -- uncertainty -----------------------------------------------------------------------------
-    #
-    # n items miss a share q of the population with probability (1 - q)^n. No interval is narrower than what
-    # such a share allows: five correct answers do not make a model perfect.
 
-    def _absolute_sum(self, value: float, signed: Callable[[FloatArray], FloatArray]) -> Estimate:
+    @property
+    def _doubts(self) -> list[Doubt]:
+        """The doubt of this fit and of those for other plausible noise."""
+        return [
+            Doubt(resampling=fit.resampling, population=fit.population, draws=fit.draws, level=self.level)
+            for fit in (self, *self.others)
+        ]
+
+    def _absolute_sum(self, value: float, signed: Quantity) -> Estimate:
         if not self.resampling.size:
             return Estimate(value)
-        ends = [fit._absolute_ends(signed) for fit in (self, *self.others)]
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
-        return Estimate(value, low, high, self.level)
+        lows, highs = zip(*(doubt.absolute_ends(signed) for doubt in self._doubts), strict=True)
+        return Estimate(value, min(lows), max(highs), self.level)
 
-    def _absolute_ends(self, signed: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
-        gaps = signed(self.population)
-        interval = absolute_sum_interval(gaps, signed(self.draws), self.level)
-        low, high = map(float, self._widened(*interval, np.abs(gaps).sum()))
-        # items may lie anywhere in a wide range of probabilities without a threshold
-        unasked = bounds.unasked(self.patterns, self.population)
-        low, high = low - unasked, high + unasked
-        if (limits := bounds.error_bounds(self.patterns, self.level, self.resampling.units)) is not None:
-            low, high = min(low, limits[0]), max(high, limits[1])
-        return max(0.0, low), min(1.0, high)
-
-    def _scalar(
-        self, quantity: Callable[[FloatArray], FloatArray], *, least: float = 0.0, most: float = 1.0
-    ) -> Estimate:
+    def _scalar(self, quantity: Quantity, *, least: float = 0.0) -> Estimate:
         value = float(quantity(self.sample))
         if not self.resampling.size:
             return Estimate(value)
-        low, high = self._ends(quantity, least, most)
+        low, high = self._ends(quantity, least)
         return Estimate(value, float(low), float(high), self.level)
 
     def _ends(
-        self,
-        quantity: Callable[[FloatArray], FloatArray],
-        least: float | FloatArray = 0.0,
-        most: float | FloatArray = 1.0,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Interval of each component of a quantity to which an item adds from ``least`` to ``most``."""
-        drawn, tail = quantity(self.draws), (1 - self.level) / 2
-        share = self.missed.reshape(-1, *[1] * (drawn.ndim - 1))
-        low = draw_quantile((1 - share) * drawn + share * least, tail)
-        high = draw_quantile((1 - share) * drawn + share * most, 1 - tail)
-        low, high = self._widened(low, high, quantity(self.population), least, most)
-        for other in self.others:
-            lowest, highest = other._ends(quantity, least, most)
-            low, high = np.minimum(low, lowest), np.maximum(high, highest)
-        return low, high
-
-    def _widened(
-        self,
-        low: float | FloatArray,
-        high: float | FloatArray,
-        value: float | FloatArray,
-        least: float | FloatArray = 0.0,
-        most: float | FloatArray = 1.0,
-    ) -> tuple[FloatArray, FloatArray]:
-        unseen = self.unseen(self.level)
-        low = np.minimum(low, (1 - unseen) * value + unseen * least)
-        high = np.maximum(high, (1 - unseen) * value + unseen * most)
-        return np.maximum(low, least), np.minimum(high, most)
-
-    def unseen(self, level: float) -> float:
-        """The largest share of the population that the sample misses with probability (1 - level) / 2."""
-        return unseen_share(self._units, level)
-
-    @cached_property
-    def missed(self) -> FloatArray:
-        """For each refit, a share of the population that the sample misses."""
-        size, seed = self.resampling.size, self.resampling.seed
-        return unseen_draws(self._units, size, np.random.default_rng([seed, 1]))
-
-    @property
-    def _units(self) -> int:
-        grouped = self.resampling.groups is not None
-        return self.resampling.units if grouped else self.items - self.unanswered
+        self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
+    ) -> Ends:
+        lows, highs = zip(*(doubt.ends(quantity, least, most) for doubt in self._doubts), strict=True)
+        return np.min(lows, axis=0), np.max(highs, axis=0)
 
     @property
     def invalid_bound(self) -> float:
@@ -489,7 +442,7 @@ class LatentFit:
     @property
     def unanswered(self) -> int:
         """Number of items without a valid answer."""
-        return int(self.patterns.counts[: self.patterns.start.size][self.patterns.unread].sum())
+        return self.patterns.unanswered
 
     @property
     def contradictions(self) -> int:

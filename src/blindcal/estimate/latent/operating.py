@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from operator import attrgetter
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import bdtr
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
 from blindcal.estimate.findings import CostCurve, OperatingPoint, finite
 from blindcal.estimate.grid import EDGES_P, EDGES_S, decided_positive, prevalence
+from blindcal.estimate.latent.model import BoolArray
 from blindcal.estimate.uncertainty import draw_quantile, percentile_interval
 from blindcal.records import Estimate, FloatArray, IntArray
 
@@ -28,8 +27,6 @@ TESTED = 30
 #: Thresholds that can be deployed: the inner edges, each with a finite shift.
 GRID_THRESHOLDS: FloatArray = EDGES_P[1:-1]
 GRID_SHIFTS: FloatArray = -EDGES_S[1:-1]
-
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
