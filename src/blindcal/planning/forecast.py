@@ -17,8 +17,8 @@ from scipy.special import betainc, expit, gammaln, logit, ndtr, xlog1py, xlogy
 
 from blindcal import design
 from blindcal.errors import InputError
-from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, MID_S, positions
 from blindcal.estimate import grid as of
+from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, MID_S, positions
 from blindcal.estimate.latent.intervals import of_items
 from blindcal.estimate.latent.model import fit_ensemble, refit, tangents
 from blindcal.estimate.latent.intervals import of_items
