@@ -55,7 +55,6 @@ from blindcal.estimate.latent.operating import (
     decision_rates,
     operating_points,
 )
-from blindcal.estimate.latent.intervals import Resampling
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges

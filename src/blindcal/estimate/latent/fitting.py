@@ -25,7 +25,6 @@ from blindcal.estimate.grid import CELLS, HALF, MID_S
 from blindcal.estimate.latent.fit import GivenFit, LatentFit
 from blindcal.estimate.latent.intervals import Alternative, Resampling, incidence, of_units, resampled_tables
 from blindcal.estimate.latent.model import fit_ensemble, working_mode
-from blindcal.estimate.latent.intervals import Alternative, Resampling
 from blindcal.estimate.problem import Excess, ExcessPosterior, NoisePosterior, Problem
 from blindcal.estimate.readings import Patterns, axis_of, margin_axis, read
 from blindcal.records import INVALID, NEGATIVE, Estimate, FloatArray, IntArray, Noise

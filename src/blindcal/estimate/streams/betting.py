@@ -24,8 +24,8 @@ from itertools import product
 import numpy as np
 from scipy.special import expit, logit, ndtr
 
-from blindcal.estimate.grid import MID_P
 from blindcal.estimate import grid as of
+from blindcal.estimate.grid import MID_P
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.uncertainty import draw_quantile
 from blindcal.records import FloatArray, IntArray, Noise
