@@ -1,4 +1,4 @@
-"""Answers that are longer than a word: asked for, read or told apart by what is wrong, and paid for."""
+"""Audits whose answers are longer than a word: what fits them, how they are read, and what they cost."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.auditing.prepared import Prepared
-from blindcal.endpoints.address import Address
-from blindcal.endpoints.free_text import ask_json
-from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     ANSWER_TOKENS,
-    ConfidenceQuestion,
     FreeTextQuestion,
     TokenQuestion,
 )
-from blindcal.errors import BlindcalError, InputError, ReplyError
+from blindcal.errors import BlindcalError, InputError
 from blindcal.items.question_files import load
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.scoring.score_items import score_items
 from blindcal.settings import Settings
@@ -35,142 +30,9 @@ from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
 from commanding import blindcal
-from serving import PAIR, Recorder, answering, asking, write_items
+from serving import PAIR, write_items
 
 N = 120
-QUESTION = FreeTextQuestion(("Yes", "No"))
-JSON = FreeTextQuestion(("Yes", "No"), "json", 64)
-STATED = ConfidenceQuestion(("Yes", "No"))
-
-
-# Asking
-
-
-def test_free_text_is_asked_for_as_it_is() -> None:
-    """The question stays as it is; nothing is biased, and there is room for a text."""
-    question = FreeTextQuestion(("Yes", "No"), seed=3)
-    request = question.request((Message("user", "Is it? Answer Yes or No."),), 2.0, 0.6, 5)
-    assert request.messages[0].content == "Is it? Answer Yes or No."
-    assert (request.logit_bias, request.temperature, request.max_tokens) == ({}, 0.6, 512)
-    assert request.seed == TokenQuestion(PAIR, seed=3).request((), 0.0, 0.6, 5).seed
-
-
-def test_json_is_asked_for_in_place_of_the_word() -> None:
-    """A sentence that asks for the word alone would contradict the instruction."""
-    for prompt, kept in (("Is it? Answer Yes or No.", "Is it?"), ("Is it odd?", "Is it odd?")):
-        request = JSON.request((Message("user", prompt),), 0.0, 1.0)
-        said = 'Reply only with JSON: {"answer": "Yes"} or {"answer": "No"}'
-        assert request.messages == (Message("user", f"{kept}\n{said}"),)
-    (quoted,) = ask_json((Message("user", "Is it?"),), ('"A"', "é"))
-    assert quoted.content.endswith(r'{"answer": "\"A\""} or {"answer": "é"}')
-
-
-# Reading
-
-
-@pytest.mark.parametrize(
-    ("question", "reply", "answer", "reason"),
-    [
-        (QUESTION, Reply("It is so. The answer is **Yes**.", "stop"), POSITIVE, ""),
-        (QUESTION, Reply("I would say no.", "stop"), NEGATIVE, ""),
-        (QUESTION, Reply("I would say no", "length"), INVALID, "cut short"),
-        (QUESTION, Reply("", "length"), INVALID, "cut short"),
-        (QUESTION, Reply("", "stop"), INVALID, "empty"),
-        (QUESTION, Reply("It depends.", "stop"), INVALID, "no answer"),
-        (QUESTION, Reply("No, I won't say.", "refusal"), INVALID, "refusal"),
-        (QUESTION, Reply("Yes", "content_filter"), INVALID, "refusal"),
-        (QUESTION, Reply("I'm sorry, I can't help with that.", "stop"), INVALID, "refusal"),
-        (JSON, Reply('{"answer": "No", "why": "the answer is Yes to all"}', "stop"), NEGATIVE, ""),
-        (JSON, Reply('```json\n{"answer": "yes"}\n```\n\n', "length"), POSITIVE, ""),
-        (JSON, Reply('{"answer": "Yes"} or rather {"answer": "No"}', "stop"), NEGATIVE, ""),
-        (JSON, Reply('<think>{"answer": "Yes"}</think>{"answer": "No"}', "stop"), NEGATIVE, ""),
-        (JSON, Reply('{"answer": "Ye', "length"), INVALID, "cut short"),
-        (JSON, Reply('{"answer": "maybe"}', "stop"), INVALID, "no answer"),
-        (JSON, Reply("The answer is Yes.", "stop"), POSITIVE, ""),
-        (JSON, Reply('{"answer": [' + "[" * 5000 + "]}", "stop"), INVALID, "no answer"),
-        (FreeTextQuestion(("True", "False"), "json"), Reply('{"answer": false}', "stop"), NEGATIVE, ""),
-    ],
-)
-def test_a_text_is_an_answer_or_has_a_reason(
-    question: FreeTextQuestion, reply: Reply, answer: int, reason: str
-) -> None:
-    """Cut, empty, refused and undecided texts are told apart, and none of them is guessed."""
-    found = question.parse(reply)
-    assert (found.answer, found.reason) == (answer, reason)
-
-
-def test_of_a_long_text_the_end_is_kept() -> None:
-    """The answer is at the end, and what is kept is safe to print."""
-    text = "Let me think.\x1b[2J" + "\nthis and that" * 2000 + "\nSo the answer is No."
-    found = QUESTION.parse(Reply(text, "stop"))
-    assert found.answer == NEGATIVE
-    assert len(found.text) < 2100
-    assert found.text.startswith("Let me think.\\x1b[2J\nthis")
-    assert "\n[...]\n" in found.text
-    assert found.text.endswith("that\nSo the answer is No.")
-
-
-def test_what_would_help_is_named() -> None:
-    """Answers without an end want more tokens or less reasoning; a text without an answer is quoted."""
-    for question, reason in ((QUESTION, "cut short"), (QUESTION, "empty"), (STATED, "empty")):
-        said = str(question.complaint(50, "", reason))
-        assert "none of 50 answers has come to an end" in said
-        assert "max_tokens=4000" in said
-        assert "reasoning_effort=..." in said
-    said = str(QUESTION.complaint(50, "It really depends.", "no answer"))
-    assert "settles on 'Yes' or 'No' (no answer)" in said
-    assert "ends in 'It really depends.'" in said
-
-
-# Replies
-
-
-def ask(body: object, **request: Any) -> Reply:
-    async def talk() -> Reply:
-        async with answering(Recorder(body)) as url, HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
-            return await endpoint.ask(asking(**request))
-
-    return asyncio.run(talk())
-
-
-def choice(content: str | None, finish: str = "length", **message: Any) -> dict[str, Any]:
-    return {"choices": [{"message": {"content": content, **message}, "finish_reason": finish}]}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        choice(None, reasoning_content="Let me see"),
-        choice("", reasoning="Let me see"),
-        choice(None),
-        {**choice(""), "usage": {"completion_tokens_details": {"reasoning_tokens": 64}}},
-    ],
-)
-def test_reasoning_without_an_answer_is_a_text_cut_short(body: dict[str, Any]) -> None:
-    """Where there was room for a text, it is an answer that cannot be read; where not, an error as before."""
-    reply = ask(body, max_tokens=64)
-    assert (QUESTION.parse(reply).answer, QUESTION.parse(reply).reason) == (INVALID, "cut short")
-    with pytest.raises(ReplyError, match="turn reasoning off"):
-        ask(body)
-
-
-@pytest.mark.parametrize(
-    ("usage", "completion"),
-    [
-        ({"prompt_tokens": 10, "completion_tokens": 300, "total_tokens": 310}, 300),  # OpenAI: included
-        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 312}, 302),  # only in the total
-        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 5}, 2),
-        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": None}, 2),
-        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 10**12}, 2),
-    ],
-)
-def test_hidden_reasoning_is_paid_for(usage: dict[str, Any], completion: int) -> None:
-    """Tokens that only the total counts are a part of the completion."""
-    reply = ask({**choice("Yes", "stop"), "usage": usage})
-    assert (reply.prompt_tokens, reply.completion_tokens) == (10, completion)
-
-
-# Settings
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,66 +20,97 @@ from blindcal.auditing.prepare import objection
 from blindcal.cli.probe import command
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
-from blindcal.probing.probe import probe
+from blindcal.probing.probe import ProbeQuestions, probe
 from blindcal.probing.response_curve import Observation, Query, bisect, fit
-from blindcal.records import NEGATIVE, POSITIVE, Reply, Request
+from blindcal.records import NEGATIVE, POSITIVE, Item, Message, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from governed import governed
 from misbehaving import Behaviour, Server
-from serving import PAIR, items, recording, replayed
+from serving import PAIR, items, recording
 
 ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]
 ITEMS = items(len(ODDS))
+WITHOUT_BIAS = ("temperature", "repeated answers")
 
 
-def probed(behaviour: Behaviour, *, offset: float = 50.0, limit: float = 100.0, seed: int = 0) -> Probe:
-    """What the probe finds at a model that behaves so."""
-
-    async def talk() -> Probe:
-        # a short patience only where something hangs: on a busy machine others may take their time
-        patience = {"timeout": 0.5} if behaviour.fault == "hang" else {}
-        async with replayed(ODDS, behaviour, **patience) as (server, endpoint):
-            found = await probe(governed(endpoint), ITEMS, PAIR, offset=offset, limit=limit, seed=seed)
-            assert found.queries <= server.requests
-            return found
-
-    return asyncio.run(talk())
-
-
-def probed_at(server: Server, seed: int = 0) -> Probe:
-    """What the probe finds at a server of the test's own."""
+def probed_at(
+    server: Server, asked: Sequence[Item] = ITEMS, targets: Targets = PAIR, *, timeout: float = 60, **how: Any
+) -> Probe:
+    """The probe of a server."""
 
     async def talk() -> Probe:
-        async with server, HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint:
-            return await probe(governed(endpoint), ITEMS, PAIR, seed=seed)
+        address = Address(server.base_url, "replay", timeout=timeout)
+        async with HttpEndpoint(address, environ={}) as endpoint:
+            result = await probe(governed(endpoint), asked, targets, **how)
+            assert result.queries <= server.requests
+            return result
 
-    return asyncio.run(talk())
+    with running(server):
+        return asyncio.run(talk())
 
 
-def outcome(found: Probe, question: str) -> str:
-    """How one question came out."""
-    return next(finding.outcome for finding in found.findings if finding.question == question)
+def probed(behaviour: Behaviour, **how: Any) -> Probe:
+    """The probe of a yes/no model that behaves so."""
+    # a short patience only where something hangs: on a busy machine others may take their time
+    timeout = 0.5 if behaviour.fault == "hang" else 60
+    return probed_at(Server(recording(ODDS), ITEMS, behaviour), timeout=timeout, **how)
 
 
-def unfit(found: Probe, method: str) -> str:
+def probed_choices(
+    behaviour: Behaviour | None = None, count: int = 4, *, seed: int = 0, fewer: int = 0, **how: Any
+) -> Probe:
+    """The probe of a model with ``count`` answers; every other item has ``fewer``.
+
+    Its margins are from near ties to the certainty of a good model.
+    """
+    rng, n = np.random.default_rng(seed), len(ITEMS)
+    logits = rng.normal(0, 1, (n, count)) * rng.choice([0.5, 2, 5], (n, 1))
+    asked = [
+        Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=count - fewer * (k % 2))
+        for k in range(n)
+    ]
+    known = Recording.of_choices([item.id for item in asked], logits, [chr(65 + k) for k in range(count)])
+    targets = Targets((), (), answers=tuple((token,) for token in known.tokens))
+    questions = ProbeQuestions(
+        (TokenQuestion(targets, biased=False),),
+        lambda top: LogprobQuestion(targets.words, "sum", top),
+        ConfidenceQuestion(targets.words),
+    )
+    how = {"targets": targets, "seed": seed, "questions": questions, **how}
+    return probed_at(Server(known, asked, behaviour), asked, **how)
+
+
+def answer(result: Probe, question: str) -> str:
+    """The outcome of one question and its answer."""
+    return next(f"{each.outcome}: {each.answer}" for each in result.findings if each.question == question)
+
+
+def outcome(result: Probe, question: str) -> str:
+    return answer(result, question).partition(":")[0]
+
+
+def unfit(result: Probe, method: str) -> str:
     """Why a method refuses an endpoint; empty if it does not."""
-    return objection(found, METHODS[method]) or ""
+    return objection(result, METHODS[method]) or ""
 
 
-def test_good_endpoint() -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_good_endpoint(seed: int) -> None:
     """An endpoint that does what it says is usable, over the whole range, and nothing is left open."""
-    found = probed(Behaviour())
-    assert (found.verdict, found.max_shift, found.clamp) == ("thresholds", 50, None)
-    assert (found.jitter, found.crowd_jitter, found.outside) == (0, 0, 0)
-    assert {finding.outcome for finding in found.findings} == {"good"}
-    assert found.scale is not None
-    assert 0.5 < found.scale[0] <= 1 <= found.scale[1] < 2
-    assert found.prompt_tokens > found.completion_tokens > 0
+    for result in (probed(Behaviour(), seed=seed), probed_choices(seed=seed)):
+        assert (result.verdict, result.max_shift, result.clamp) == ("thresholds", 50, None)
+        assert (result.jitter, result.crowd_jitter, result.outside) == (0, 0, 0)
+        assert {finding.outcome for finding in result.findings} == {"good"}
+        assert result.scale is not None
+        assert 0.5 < result.scale[0] <= 1 <= result.scale[1] < 2
+        assert result.prompt_tokens > result.completion_tokens > 0
+        assert result.queries < 300
 
 
 class Refusing(Server):
@@ -103,15 +134,15 @@ def test_refused_items_are_left_out(seed: int, message: str) -> None:
     """An item that is always refused is no item to probe with, and says nothing about the endpoint."""
     chosen = np.random.default_rng([seed, 1]).permutation(len(ITEMS))[: len(ITEMS) * 3 // 10]
     refused = {ITEMS[int(k)].messages[0].content for k in chosen}
-    found = probed_at(Refusing(refused, message), seed)
-    assert (found.verdict, found.outside) == ("thresholds", 0)
+    result = probed_at(Refusing(refused, message), seed=seed)
+    assert (result.verdict, result.outside) == ("thresholds", 0)
 
 
 def test_certain_probabilities_are_no_clamp() -> None:
     """A recording rounded to probabilities of exactly 0 and 1 is audited like any other."""
     sure = Recording.from_probabilities([item.id for item in ITEMS], np.tile([0.0, 1.0], 12))
-    found = probed_at(Server(sure, ITEMS))
-    assert (found.verdict, found.clamp) == ("thresholds", None)
+    result = probed_at(Server(sure, ITEMS))
+    assert (result.verdict, result.clamp) == ("thresholds", None)
 
 
 # What misleads
@@ -150,19 +181,20 @@ FAULTS: dict[str, tuple[Behaviour, str, str, str]] = {
 def test_each_fault_is_named(fault: str) -> None:
     """What an endpoint does wrong decides the verdict, and the reason names it."""
     behaviour, verdict, reason, finding = FAULTS[fault]
-    found = probed(behaviour)
-    assert found.verdict == verdict
-    assert reason in found.reason
-    assert finding in {f"{one.question}: {one.outcome}" for one in found.findings}
+    result = probed(behaviour)
+    assert result.verdict == verdict
+    assert reason in result.reason
+    question, _, expected = finding.partition(": ")
+    assert outcome(result, question) == expected
 
 
 def test_a_refusal_is_quoted() -> None:
     """The service's own words are shown."""
-    assert "Unsupported parameter: 'logit_bias'" in probed(Behaviour(bias="rejected")).findings[0].answer
-    found = probed(Behaviour(temperature="rejected"))
-    (said,) = [one.answer for one in found.findings if one.question == "temperature accepted"]
-    assert "'temperature' does not support 0" in said
-    assert not found.tempered
+    result = probed(Behaviour(bias="rejected"))
+    assert "Unsupported parameter: 'logit_bias'" in answer(result, "logit_bias accepted")
+    result = probed(Behaviour(temperature="rejected"))
+    assert "'temperature' does not support 0" in answer(result, "temperature accepted")
+    assert not result.tempered
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -175,12 +207,12 @@ def test_an_ignored_bias_is_caught_although_answers_vary(seed: int, jitter: floa
 @pytest.mark.parametrize("clamp", [5.0, 30.0, 50.0])
 def test_low_clamp(clamp: float) -> None:
     """A clamp too low for the common bias is located and refused, and the message says what would fit."""
-    found = probed(Behaviour(clamp=clamp))
-    assert found.verdict == "temperature"
-    assert found.clamp == pytest.approx(clamp, abs=0.3)
-    assert "clamped at about" in found.reason
-    assert found.clamp is not None
-    assert found.within_clamp == {"offset": round(found.clamp / 2, 1), "limit": round(found.clamp, 1)}
+    result = probed(Behaviour(clamp=clamp))
+    assert result.verdict == "temperature"
+    assert result.clamp == pytest.approx(clamp, abs=0.3)
+    assert "clamped at about" in result.reason
+    assert result.clamp is not None
+    assert result.within_clamp == {"offset": round(result.clamp / 2, 1), "limit": round(result.clamp, 1)}
 
 
 def test_usable_clamps() -> None:
@@ -197,19 +229,18 @@ def test_usable_clamps() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_jitter_is_measured(seed: int) -> None:
     """Jitter is seen, its size is told to within a factor, and it passes for nothing worse."""
-    found = probed(Behaviour(jitter=0.3, seed=seed), seed=seed)
-    assert found.verdict == "thresholds"
-    assert 0.1 < found.noise < 4 * math.hypot(0.3, 0.3)
-    assert outcome(found, "repeatable alone") in ("good", "caution")
+    result = probed(Behaviour(jitter=0.3, seed=seed), seed=seed)
+    assert result.verdict == "thresholds"
+    assert 0.1 < result.noise < 4 * math.hypot(0.3, 0.3)
+    assert outcome(result, "repeatable alone") in ("good", "caution")
     assert probed(Behaviour(jitter=4.0, seed=seed), seed=seed).verdict != "thresholds"
 
 
 def test_jitter_under_concurrency_alone() -> None:
     """Answers that vary only in a crowd are told from those that always do, with the cure."""
-    found = probed(Behaviour(crowd_jitter=0.5, latency=0.002))
-    assert (found.jitter, found.noise > 0) == (0, True)
-    (crowd,) = [f for f in found.findings if f.question == "repeatable under concurrency"]
-    assert "less concurrency" in crowd.answer
+    result = probed(Behaviour(crowd_jitter=0.5, latency=0.002))
+    assert (result.jitter, result.noise > 0) == (0, True)
+    assert "less concurrency" in answer(result, "repeatable under concurrency")
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.05, 0.1])
@@ -223,44 +254,166 @@ def test_jitter_is_no_temperature(jitter: float, bias: Literal["honoured", "igno
 @pytest.mark.parametrize("bias", ["honoured", "ignored"])
 def test_temperature_that_is_always_one(bias: Literal["honoured", "ignored"]) -> None:
     """A server that samples at T = 1 whatever it is asked is refused by every method."""
-    found = probed(Behaviour(bias=bias, temperature="fixed"))
-    assert found.verdict == "not auditable"
-    assert "clamped" not in found.reason
+    result = probed(Behaviour(bias=bias, temperature="fixed"))
+    assert result.verdict == "not auditable"
+    assert "clamped" not in result.reason
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
 @pytest.mark.parametrize("sampler", [{"min_p": 0.05}, {"top_p": 0.9}])
 def test_truncated_samples(cut: Literal["before", "after"], sampler: dict[str, Any]) -> None:
     """Samples without their rare answers are found out; thresholds do not need them."""
-    found = probed(Behaviour(cut=cut, sampler_fields="ignored", **sampler))
-    assert "rare answers never come" in unfit(found, "temperature")
-    assert not unfit(found, "latent")
+    result = probed(Behaviour(cut=cut, sampler_fields="ignored", **sampler))
+    assert "rare answers never come" in unfit(result, "temperature")
+    assert not unfit(result, "latent")
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_scaled_bias(scale: float) -> None:
     """A bias multiplied by a constant shows in how answers off the flip vary; its interval is one of 95%."""
-    found = [probed(Behaviour(bias_scale=scale, seed=seed), seed=seed) for seed in range(3)]
-    assert {one.verdict for one in found} == {"not auditable"}
-    assert {outcome(one, "acts by the right amount") for one in found} == {"bad"}
-    held = [one for one in found if one.scale is not None and one.scale[0] <= scale <= one.scale[1]]
-    assert len(held) >= 2  # fewer has a chance of 0.007 at 95%
+    results = [probed(Behaviour(bias_scale=scale, seed=seed), seed=seed) for seed in range(3)]
+    assert {result.verdict for result in results} == {"not auditable"}
+    assert {outcome(result, "acts by the right amount") for result in results} == {"bad"}
+    scales = [result.scale for result in results if result.scale is not None]
+    assert sum(low <= scale <= high for low, high in scales) >= 2  # fewer has a chance of 0.007 at 95%
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("share", [0.03, 0.1])
 def test_stray_answers(seed: int, share: float) -> None:
     """Answers that are wrong at random are never taken for a clamp, and many of them are refused."""
-    found = probed(Behaviour(flipped=share, seed=seed), seed=seed)
-    assert found.clamp is None
-    assert "clamped" not in found.reason
-    assert share < 0.1 or found.verdict == "not auditable"
+    result = probed(Behaviour(flipped=share, seed=seed), seed=seed)
+    assert result.clamp is None
+    assert "clamped" not in result.reason
+    assert share < 0.1 or result.verdict == "not auditable"
+
+
+# More than two answers
+
+
+@pytest.mark.parametrize(("count", "fewer"), [(3, 0), (5, 2), (12, 0)])
+def test_any_number_of_answers(count: int, fewer: int) -> None:
+    """All of them are forced; what an item does not have is neither asked for nor expected."""
+    result = probed_choices(count=count, fewer=fewer)
+    assert result.verdict == "thresholds"
+    assert f"good: yes: each of {count} answers" in answer(result, "a bias on every answer")
+
+
+@pytest.mark.parametrize(
+    ("further", "question", "trouble"),
+    [
+        ("ignored", "a bias on every answer", "not all of 4 entries of logit_bias act"),
+        ("rejected", "a bias on every answer", "logit_bias does not take an entry for every answer"),
+        ("lowest", "Gumbel queries", "biases on several answers do not add up as they should"),
+    ],
+)
+def test_a_bias_of_few_entries(further: Any, question: str, trouble: str) -> None:
+    """A service that takes or heeds only some entries is refused; Gumbel queries show if the largest act."""
+    result = probed_choices(Behaviour(most_biases=2, further_biases=further))
+    assert answer(result, question).startswith("bad: no: ")
+    assert result.ways["thresholds"] == trouble
+
+
+def test_a_wrong_token_is_named() -> None:
+    """An answer that no bias can force has the wrong token."""
+    tokens = [Token(1, "A"), Token(2, "B"), Token(3, "C"), Token(99, "D")]
+    result = probed_choices(targets=Targets((), (), answers=tuple((token,) for token in tokens)), seed=2)
+    assert answer(result, "a bias on every answer") == "bad: no: 'D' cannot be forced, not even alone"
+    assert "(99) does not act: it may be the wrong token" in result.ways["thresholds"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (Behaviour(bias="ignored"), "logit_bias is accepted but ignored"),
+        (Behaviour(clamp=20), "logit_bias is clamped at about 19.9"),
+        (Behaviour(jitter=2.0), "change from query to query"),
+        (Behaviour(flipped=0.1), "unreliabl"),
+    ],
+    ids=repr,
+)
+def test_what_misleads_two_answers_misleads_several(behaviour: Behaviour, reason: str) -> None:
+    """Two answers of each item are compared, as in a yes/no audit, and show the same."""
+    result = probed_choices(behaviour, seed=1)
+    assert "thresholds" not in result.usable
+    assert reason in result.ways["thresholds"]
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(jitter=0.2), Behaviour(outside=0.08)], ids=repr)
+def test_what_is_no_contradiction(behaviour: Behaviour) -> None:
+    """A little jitter near ties, and a few other words, contradict no prediction."""
+    result = probed_choices(behaviour)
+    assert result.verdict == "thresholds"
+    assert outcome(result, "Gumbel queries") == "good"
+    assert (result.outside or 0.0) < 0.2
+
+
+def test_logprobs_come_first_and_are_compared_with_the_bias() -> None:
+    """The flips of the two likeliest answers are where the logprobs say."""
+    ways = ("logprobs", "thresholds")
+    result = probed_choices(Behaviour(logprobs=True), ways=ways)
+    assert (result.verdict, outcome(result, "acts by the right amount")) == ("logprobs", "good")
+    scaled = probed_choices(Behaviour(logprobs=True, bias_scale=1.5), ways=ways, seed=2)
+    assert "logprobs" not in scaled.usable
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (Behaviour(bias="rejected"), ""),
+        (Behaviour(temperature="ignored"), "temperature changes no answer"),
+        (Behaviour(temperature="fixed"), "that temperature is honoured could not be shown"),
+        (Behaviour(temperature="rejected"), "temperature is not accepted"),
+    ],
+    ids=["honoured", "ignored", "fixed", "rejected"],
+)
+def test_temperature_without_a_bias(behaviour: Behaviour, reason: str) -> None:
+    """Draws of two answers of each item show whether temperature acts."""
+    result = probed_choices(behaviour, ways=WITHOUT_BIAS, seed=0 if reason else 1)
+    assert reason in result.ways["temperature"]
+    assert (result.verdict == "temperature") == (not reason)
+
+
+@pytest.mark.parametrize("n", ["honoured", "ignored", "identical"])
+def test_repeated_answers(n: Any) -> None:
+    """Answers in several ways are noticed, and whether one request gives several independent ones."""
+    result = probed_choices(Behaviour(n=n, temperature="rejected"), ways=("repeated answers",))
+    assert result.verdict == "repeated answers"
+    assert "items were answered in several ways" in answer(result, "repeated answers differ")
+    assert result.at_once == (4 if n == "honoured" else 1)
 
 
 # Endpoints that no server plays
 
 
-class Coin:
+class Curve:
+    """A greedy model of log-odds 1.5, deaf to temperature, whose service distorts the bias.
+
+    With ``lapse``, that biased query gets the wrong answer.
+    """
+
+    def __init__(
+        self, applied: Callable[[float], float] = float, *, completion_tokens: int = 1, lapse: int = 0
+    ) -> None:
+        self._applied = applied
+        self._completion_tokens = completion_tokens
+        self._left = lapse
+
+    async def ask(self, request: Request) -> Reply:
+        self._left -= bool(request.logit_bias)
+        difference = request.logit_bias.get(1, 0.0) - request.logit_bias.get(2, 0.0)
+        positive = 1.5 + self._applied(difference) >= 0
+        if self._left == 0 and request.logit_bias:
+            positive = not positive
+        exposed = {"Yes": -0.2, "No": -1.7} if request.top_logprobs else None
+        text = "Yes" if positive else "No"
+        return Reply(text, completion_tokens=self._completion_tokens, logprobs=exposed)
+
+    async def close(self) -> None:
+        pass
+
+
+class Coin(Curve):
     """An endpoint that answers at random and heeds nothing."""
 
     def __init__(self, seed: int) -> None:
@@ -269,43 +422,9 @@ class Coin:
     async def ask(self, request: Request) -> Reply:  # noqa: ARG002 - heeds nothing
         return Reply("Yes" if self._rng.random() < 0.5 else "No")
 
-    async def close(self) -> None:
-        pass
-
-
-class Curve:
-    """A greedy model of log-odds 1.5, deaf to temperature, whose service distorts the bias."""
-
-    def __init__(self, applied: Callable[[float], float], *, completion_tokens: int = 1) -> None:
-        self._applied = applied
-        self._completion_tokens = completion_tokens
-
-    async def ask(self, request: Request) -> Reply:
-        difference = request.logit_bias.get(1, 0.0) - request.logit_bias.get(2, 0.0)
-        said = "Yes" if 1.5 + self._applied(difference) >= 0 else "No"
-        exposed = {"Yes": -0.2, "No": -1.7} if request.top_logprobs else None
-        return Reply(said, completion_tokens=self._completion_tokens, logprobs=exposed)
-
-    async def close(self) -> None:
-        pass
-
-
-class Lapse(Curve):
-    """The same model, which gives the wrong answer once, to one of its biased queries."""
-
-    def __init__(self, which: int) -> None:
-        super().__init__(lambda b: b)
-        self._left = which
-
-    async def ask(self, request: Request) -> Reply:
-        reply = await super().ask(request)
-        self._left -= bool(request.logit_bias)
-        wrong = "No" if reply.text == "Yes" else "Yes"
-        return replace(reply, text=wrong) if self._left == 0 and request.logit_bias else reply
-
 
 @pytest.mark.parametrize(
-    ("applied", "verdict", "question", "said"),
+    ("applied", "verdict", "question", "expected"),
     [
         (lambda b: b, "thresholds", "acts by the right amount", "good"),
         (lambda b: b / 2, "not auditable", "acts by the right amount", "bad"),
@@ -314,17 +433,11 @@ class Lapse(Curve):
     ids=["as it should", "by half its size", "turns back"],
 )
 def test_the_bias_is_compared_with_logprobs_and_must_be_monotone(
-    applied: Callable[[float], float], verdict: str, question: str, said: str
+    applied: Callable[[float], float], verdict: str, question: str, expected: str
 ) -> None:
-    """A bias that acts by half its size, or turns back, is found out where logprobs are exposed."""
-    found = asyncio.run(probe(Curve(applied), items(8), PAIR))
-    assert (found.verdict, outcome(found, question)) == (verdict, said)
-
-
-def test_more_than_one_token() -> None:
-    """Replies billed at more than one token are mentioned."""
-    found = asyncio.run(probe(Curve(lambda b: b, completion_tokens=16), items(8), PAIR))
-    assert outcome(found, "one token out") == "caution"
+    """A bias that acts by half its size, or turns back, shows where logprobs are exposed."""
+    result = asyncio.run(probe(Curve(applied), items(8), PAIR))
+    assert (result.verdict, outcome(result, question)) == (verdict, expected)
 
 
 def test_random_answers_never_pass() -> None:
@@ -333,24 +446,29 @@ def test_random_answers_never_pass() -> None:
         assert asyncio.run(probe(Coin(seed), items(8), PAIR)).verdict != "thresholds"
 
 
-def test_one_stray_answer() -> None:
-    """A single answer that contradicts the bias is told, and where it was does not matter."""
-    for which in range(12, 60, 12):
-        found = asyncio.run(probe(Lapse(which), items(8), PAIR))
-        told = {finding.outcome for finding in found.findings}
-        assert (found.verdict, "caution" in told) == ("thresholds", True)
+def test_what_is_a_caution() -> None:
+    """A single answer that contradicts the bias, wherever it was, and replies billed at several tokens."""
+    for lapse in range(12, 60, 12):
+        result = asyncio.run(probe(Curve(lapse=lapse), items(8), PAIR))
+        outcomes = {finding.outcome for finding in result.findings}
+        assert (result.verdict, "caution" in outcomes) == ("thresholds", True)
+    result = asyncio.run(probe(Curve(completion_tokens=16), items(8), PAIR))
+    assert outcome(result, "one token out") == "caution"
 
 
 # Endpoints that break
 
 
-def test_reasoning_model() -> None:
-    """A reasoning model that returns no content is not auditable, and the reason says what to change."""
-    found = probed(Behaviour(fault="reasoning"))
-    assert found.verdict == "not auditable"
-    assert "turn reasoning off" in found.remedy
-    assert found.remedy_options == {"extra_body": {"reasoning_effort": "none"}}
-    assert found.queries == 6
+@pytest.mark.parametrize("fault", ["reasoning", "html", "schema", "empty"])
+def test_broken_service(fault: Any) -> None:
+    """A service that does not speak the protocol, or reasons, is not auditable, and the reason says why."""
+    result = probed(Behaviour(fault=fault))
+    assert result.verdict == "not auditable"
+    assert result.reason
+    if fault == "reasoning":
+        assert "turn reasoning off" in result.remedy
+        assert result.remedy_options == {"extra_body": {"reasoning_effort": "none"}}
+        assert result.queries == 6
 
 
 @pytest.mark.parametrize("fault", ["401", "404"])
@@ -365,14 +483,6 @@ def test_passing_trouble(fault: Any) -> None:
     """Throttling, failures, resets and hangs now and then change nothing in what is found."""
     share = 0.02 if fault == "hang" else 0.2
     assert probed(Behaviour(fault=fault, fault_share=share)).verdict == "thresholds"
-
-
-@pytest.mark.parametrize("fault", ["html", "schema", "empty"])
-def test_broken_service(fault: Any) -> None:
-    """A service that does not speak the protocol is not auditable, for the reason it shows."""
-    found = probed(Behaviour(fault=fault))
-    assert found.verdict == "not auditable"
-    assert found.reason
 
 
 def test_no_items() -> None:
@@ -403,12 +513,12 @@ def test_fit_recovers_jitter(width: float) -> None:
     rng = np.random.default_rng(3)
     shifts = rng.uniform(1 - 3 * width, 1 + 3 * width, 600)
     answers = rng.normal(1.0, width, 600) <= shifts
-    found = fit(
+    fitted = fit(
         [Observation(Query("a", float(b)), int(answer)) for b, answer in zip(shifts, answers, strict=True)]
     )
-    assert found.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
-    assert found.jitter == pytest.approx(width, rel=0.2)
-    assert found.most > width * 0.9
+    assert fitted.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
+    assert fitted.jitter == pytest.approx(width, rel=0.2)
+    assert fitted.most > width * 0.9
 
 
 # The command
@@ -452,10 +562,10 @@ def test_command_says_what_it_waits_for(asked: str) -> None:
     """A throttled probe says how long it waits, and one that would wait for years is an error at once."""
     forever = Behaviour(fault="429", retry_after="1e9")
     with running(Server(recording(ODDS), ITEMS, forever)) as server:
-        found = ran(asked, server)
+        result = ran(asked, server)
         assert server.requests <= 2
-    assert isinstance(found.exception, EndpointError)
-    assert "asks to wait 1,000,000,000 s" in str(found.exception)
+    assert isinstance(result.exception, EndpointError)
+    assert "asks to wait 1,000,000,000 s" in str(result.exception)
     short = Behaviour(fault="429", fault_first=1, retry_after="3")
     with running(Server(recording(ODDS), ITEMS, short)) as server:
         assert "waiting 3 s, as the endpoint asks: too many requests" in ran(asked, server).stderr
@@ -479,8 +589,11 @@ def test_command_names_the_cure(asked: str) -> None:
         printed = ran(asked, server, "--set", "answer_format=sentence", "--json")
     assert (shown.exit_code, printed.exit_code) == (4, 4), printed.output
     assert "a model that reasons or explains needs --max-tokens 4000 or more" in shown.output
-    found = json.loads(printed.output)
-    assert found["options"] == {"max_tokens": 4000, "reasoning_effort": None, "out": None}
+    assert json.loads(printed.output)["options"] == {
+        "max_tokens": 4000,
+        "reasoning_effort": None,
+        "out": None,
+    }
 
 
 def test_command_shows_nothing_raw(asked: str) -> None:

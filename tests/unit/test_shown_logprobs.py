@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 from blindcal.endpoints.query_format import LogprobQuestion
 from blindcal.endpoints.replies import FARTHEST, fault_in, shown_answers
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Semantics
+from blindcal.records import INVALID, Reply, Semantics
 
 WORDS = ("Yes", "No")
 YES = ("Yes", " Yes", "yes", " yes", "YES", " YES")
@@ -110,22 +110,20 @@ def test_rounded_probabilities_are_read() -> None:
     assert fault_in({"Yes": -0.69, "No": -0.69, "The": -4.6}) is None
 
 
-def test_a_question_asks_for_logprobs_and_for_nothing_else() -> None:
-    """The request has no bias, one token, temperature 0 and as many logprobs as the endpoint shows."""
-    request = LogprobQuestion(WORDS, top=8).request((Message("user", "Is it?"),), 0.0, 0.0, 7)
-    assert (request.top_logprobs, request.max_tokens, request.temperature) == (8, 1, 0.0)
-    assert not request.logit_bias
-    assert request.seed is None
-
-
-def test_the_likelier_answer_is_the_answer() -> None:
-    """Not what was said counts but the sum of the spellings; the text keeps both."""
-    question = LogprobQuestion(WORDS)
-    read = question.parse(Reply("No", logprobs=logs(No=0.4, Yes=0.35, _Yes=0.15)))
-    assert (read.answer, read.text) == (POSITIVE, "No (Yes 0.5, No 0.4)")
-    assert read.mass == pytest.approx(0.9)
-    one_pair = LogprobQuestion(WORDS, "pair").parse(Reply("No", logprobs=logs(No=0.4, Yes=0.35, _Yes=0.15)))
-    assert one_pair.answer == NEGATIVE
-    neither = question.parse(Reply("The\x1b", logprobs=logs(The=0.9, A=0.05)))
-    assert (neither.answer, neither.low, neither.mass) == (INVALID, None, 0.0)
-    assert neither.text == "The\\x1b (Yes 0, No 0)"
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_short_list_leaves_open_is_bounded(seed: int) -> None:
+    """The true one-against-the-rest log-odds are between the bounds, however few logprobs are shown."""
+    rng = np.random.default_rng(seed)
+    texts = [space + letter for letter in "ABCD" for space in ("", " ")] + ["The", "It", "x", "y"]
+    chances = dict(zip(texts, rng.dirichlet(np.full(len(texts), 0.4)), strict=True))
+    listed = sorted(chances, key=lambda text: -chances[text])[: int(rng.integers(2, 9))]
+    parsed = LogprobQuestion(tuple("ABCD")).parse(
+        Reply("", logprobs={text: math.log(chances[text] + 1e-300) for text in listed})
+    )
+    if parsed.answer == INVALID:
+        return
+    own = sum(chances[space + "ABCD"[parsed.answer]] for space in ("", " "))
+    rest = sum(chances[text] for text in texts[:8]) - own
+    assert parsed.low is not None
+    assert parsed.high is not None
+    assert parsed.low - 1e-4 <= math.log(own / rest) <= parsed.high + 1e-4
