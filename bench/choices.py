@@ -24,7 +24,7 @@ import numpy as np
 
 from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.published.face_value import findings_at_face_value
+from blindcal.estimate.published import findings_at_face_value
 from blindcal.estimate.truth import given_confidence
 from blindcal.items.score_files import ChoiceScores, read_choices
 from blindcal.methods import make_design

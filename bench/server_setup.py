@@ -52,8 +52,7 @@ class Server:
     ``packages`` go to the environment ``environment``, less those in ``unwanted``; the first is the server.
     Without an environment it runs in that of this script. ``command`` is a program in it, with arguments.
     ``behind`` is the server that it is a proxy for, and ``config`` the content of a file for ``command``.
-    ``oracle`` is the server that shows the same model's logprobs, if this one shows none. ``key_variable`` is
-    the environment variable with the key that it wants; `made_key` sets it.
+    ``key_variable`` is the environment variable with the key that it wants; `made_key` sets it.
     """
 
     name: str
@@ -67,7 +66,6 @@ class Server:
     variables: Mapping[str, str] = field(default_factory=dict)
     config: str = ""
     behind: str = ""
-    oracle: str = ""
     key_variable: str = ""
     tells_ids: bool = True
 
@@ -246,7 +244,6 @@ LITELLM = Server(
     config=_proxy("hosted_vllm", drop=False),
     variables={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     behind="vLLM",
-    oracle="vLLM",
     key_variable="LITELLM_MASTER_KEY",
     tells_ids=False,
 )
@@ -258,7 +255,6 @@ TRANSFORMERS = Server(
     "/health",
     environment="transformers",
     variables={"HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"},
-    oracle="vLLM",
     tells_ids=False,
 )
 # a provider for which LiteLLM knows neither logit_bias nor logprobs nor n, as for many

@@ -3,9 +3,9 @@
     python bench/servers.py [--n 200] [--only vLLM]
 
 Each server gets an environment of its own in the folder .servers, and serves the embedded model: llama.cpp,
-vLLM on the CPU, LiteLLM's proxy in front of it, and transformers serve. The oracle is the server's own
-logprobs or, where it shows none, those of vLLM, which computes with the same weights. What a server accepts
-is found with bare requests, without blindcal. Finished runs are kept: the same command goes on, and --only
+vLLM on the CPU, LiteLLM's proxy in front of it, and transformers serve. The oracle is llama.cpp's own
+logprobs, and for the others, which serve unpacked weights, those of transformers. What a server accepts is
+found with bare requests, without blindcal. Finished runs are kept: the same command goes on, and --only
 measures one server again.
 """
 
@@ -27,6 +27,7 @@ from typing import Any
 
 from blindcal.endpoints.tokens import hugging_face
 from blindcal.methods import METHODS
+from hidden import score
 from server_setup import CACHE, MODEL, SERVERS, Server, made_key, started, status, with_upstream
 
 TRIED = ("auto", "logprobs", "latent", "temperature", "repeated")
@@ -143,12 +144,15 @@ class Bench:
 
     def scores(self, server: Server) -> Path:
         """The file with a server's oracle."""
-        return self.folder / f"{SERVERS[server.oracle or server.name].slug}-scores.csv"
+        return self.folder / ("scores.csv" if server.model == MODEL else f"{server.slug}-scores.csv")
 
     def score(self, server: Server) -> None:
-        """Score the items with a server that shows logprobs."""
-        where = self.address(server)
-        blindcal("score", str(self.items), *where, "--out", str(self.scores(server)))
+        """Read a server's oracle, once."""
+        out = self.scores(server)
+        if server.model == MODEL:
+            blindcal("score", str(self.items), "--model", str(CACHE / MODEL), "--out", str(out))
+        elif not out.exists():
+            score(self.items, server.base_url, server.model, out)
 
     def audit(self, server: Server, method: str) -> tuple[int, str, str]:
         """Audit; a server that tells no token ids needs a tokenizer, except for the method auto."""
@@ -179,16 +183,12 @@ def audited(bench: Bench, server: Server) -> Iterator[tuple[str, dict[str, Any] 
 
 def measure(server: Server, bench: Bench) -> dict[str, Any]:
     """Everything about one server, as JSON holds it."""
-    for one in (*with_upstream(server), *([SERVERS[server.oracle]] if server.oracle else [])):
-        one.install()
-    if server.oracle and not bench.scores(server).is_file():
-        with started([SERVERS[server.oracle]]):
-            bench.score(SERVERS[server.oracle])
+    for each in with_upstream(server):
+        each.install()
     with started(with_upstream(server)):
         fields = accepted(server)
         print(f"{server.name}: {fields}", flush=True)
-        if not server.oracle:
-            bench.score(server)
+        bench.score(server)
         return {"version": server.version(), "accepted": fields, "audits": dict(audited(bench, server))}
 
 

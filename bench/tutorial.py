@@ -27,15 +27,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blindcal.endpoints.local_model import ServerSettings, serve
+from hidden import score
 from picture import photograph
 
 PAGE = ROOT / "docs" / "tutorial.md"
 PICTURE = ROOT / "docs" / "images" / "tutorial.png"
 LOGITS = ROOT / "tests" / "data" / "tutorial_logits.csv.gz"
-QUESTIONS, SCORES, REPORT = "reviews.csv", "scores.csv", "runs/reviews/report.html"
+QUESTIONS, REPORT = "reviews.csv", "runs/reviews/report.html"
 #: Commands that whoever runs the page does: to install, to serve, and to say where.
 NOT_RUN = ("pip", "export", "blindcal pull", "blindcal serve")
 
+TEMPLATE = re.compile(r'--template "([^"]*)"')
 _STEP = re.compile(
     r"(?P<before>(?:<!-- exit (?P<status>\d+) -->\n)?```(?P<kind>sh|python)\n(?P<text>.*?)```\n)"
     r"(?P<shown>\n```text\n(?P<output>.*?)```\n)?",
@@ -95,7 +97,12 @@ def main() -> None:
             outputs.append(run(step, Path(folder), served.base_url))
             print(f"{step.text}\n{outputs[-1]}", flush=True)
         photograph(Path(folder, REPORT), PICTURE)
-        keep_logits(Path(folder, SCORES), LOGITS)
+        (template,) = {
+            text for step in steps(page) for text in re.findall(r'--template "([^"]*)"', step.text)
+        }
+        scores = Path(folder, "scores.csv")
+        score(Path(folder, QUESTIONS), served.base_url, served.model, scores, template.replace("\\n", "\n"))
+        keep_logits(scores, LOGITS)
     left = iter(outputs)
 
     def shown(found: re.Match[str]) -> str:

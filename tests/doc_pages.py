@@ -38,6 +38,7 @@ PARSED_ONLY = {
     "demo": "tests/flow/test_demo.py runs it",
     "serve": "it serves until it is stopped; tests/flow/test_local.py runs it",
     "pull": "tests/flow/test_models.py runs it",
+    "score": "it loads a model; tests/slow/test_score_hf.py runs it",
 }
 #: Other programs that blocks may call, and why they are not run.
 NOT_OURS = {

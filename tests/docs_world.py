@@ -120,6 +120,17 @@ def write_questions(path: Path, n: int = N) -> None:
             table.writerow([f"q{k}", label, *record.values(), TOPICS[k % 3]])
 
 
+def write_scores(path: Path, n: int = N) -> None:
+    """Probabilities of a model on as many items, as `blindcal score` writes them."""
+    rng = np.random.default_rng(5)
+    p = rng.beta(0.5, 0.5, n)
+    path.parent.mkdir()
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "label", "p"])
+        table.writerows([f"q{k}", int(rng.random() < 0.1 + 0.8 * f), f] for k, f in enumerate(p.tolist()))
+
+
 def write_traffic(folder: Path) -> None:
     """Questions as they arrive: ``traffic.jsonl`` with its labels apart, ``changed.jsonl`` with labels.
 
@@ -174,6 +185,7 @@ def docs_world(folder: Path) -> Iterator[World]:
     write_new_questions(folder / "new.csv")
     write_traffic(folder)
     write_quiz(folder / "quiz.jsonl")
+    write_scores(folder / "scores" / "gpt-4.1__questions.csv")
     with running(AnyPromptServer(Behaviour(logprobs=True))) as server:
         for model in MODELS:
             settings = bc.Settings(

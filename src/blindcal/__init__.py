@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from blindcal.estimate.counts import Counts
     from blindcal.estimate.latent.fit import LatentFit
     from blindcal.estimate.latent.fitting import latent
-    from blindcal.estimate.published.blind import blind
+    from blindcal.estimate.published import blind
     from blindcal.estimate.truth import binned_ece
     from blindcal.planning.plan import plan_audit as plan
     from blindcal.prices import Prices
@@ -107,7 +107,7 @@ _MODULES = {
     "asking.run_context": ("Limits",),
     "auditing.prepare": ("probe",),
     "watching.watch": ("watch", "watch_async"),
-    "estimate.published.blind": ("blind",),
+    "estimate.published": ("blind",),
     "estimate.counts": ("Counts",),
     "estimate.latent.fitting": ("latent",),
     "estimate.latent.fit": ("LatentFit",),

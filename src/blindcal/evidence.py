@@ -16,8 +16,8 @@ from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, no_findings
 from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.estimate.published.blind import blind
-from blindcal.estimate.published.face_value import (
+from blindcal.estimate.published import (
+    blind,
     extracted,
     findings_at_face_value,
     half_gaps_at_face_value,

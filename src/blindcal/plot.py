@@ -17,7 +17,7 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.findings import CostCurve, Findings, finite
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.operating import check_costs
-from blindcal.estimate.published.blind import BlindResult
+from blindcal.estimate.published import BlindResult
 from blindcal.records import Estimate
 from blindcal.report import plots
 from blindcal.report.style import figure_style, root_figure

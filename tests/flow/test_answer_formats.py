@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 from collections.abc import Iterator
@@ -21,10 +20,9 @@ from blindcal.endpoints.query_format import (
     FreeTextQuestion,
     TokenQuestion,
 )
-from blindcal.errors import BlindcalError, InputError
+from blindcal.errors import BlindcalError
 from blindcal.items.question_files import load
 from blindcal.results.result import AuditResult
-from blindcal.scoring.score_items import score_items
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
@@ -155,13 +153,6 @@ def test_a_model_that_never_comes_to_an_end_ends_the_run(items: Path, server: Se
     assert "the last one is cut short, within 5 tokens" in done.stderr
     assert "--max-tokens 4000" in done.stderr
     assert "reasoning_effort" in done.stderr
-
-
-def test_scores_are_of_one_token(items: Path) -> None:
-    """There is no probability to read for a sentence, and nothing is asked."""
-    chosen = Settings(model="m", method="temperature", answer_format="sentence")
-    with pytest.raises(InputError, match="scores are read at the first token"):
-        asyncio.run(score_items(items, chosen, items.with_name("scores.csv")))
 
 
 def test_a_plan_counts_long_answers(items: Path) -> None:

@@ -29,7 +29,7 @@ from blindcal.errors import (
     NotIdentifiedError,
     UnfitError,
 )
-from blindcal.estimate.published.face_value import findings_at_face_value
+from blindcal.estimate.published import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat

@@ -126,10 +126,8 @@ def test_a_known_set_comes_through_the_library_too(hosted: Path) -> None:
     [
         ("hf:{}", r"has the splits train, validation; choose one, such as hf:.*sentences@train"),
         ("hf:{}@test", r"Unknown split \"test\""),
-        ("hf:{}:big@train", "'big' not found"),
         ("hf:{}/none@train", "no such data set"),
         ("hf:", r"must have the form hf:NAME\[:CONFIG\]\[@SPLIT\]"),
-        ("hf:a@b@c", r"must have the form hf:NAME\[:CONFIG\]\[@SPLIT\]"),
     ],
 )
 def test_what_a_hosted_set_lacks_is_named(hosted: Path, source: str, message: str) -> None:
@@ -165,12 +163,9 @@ def test_unknown_names_list_what_exists(tmp_path: Path) -> None:
 
 
 def test_the_list_names_every_set() -> None:
-    """Without a name the command says which there are, in words and as JSON."""
+    """Without a name the command says which sets there are."""
     shown = blindcal("items").output
     assert all(name in shown for name in (*catalogue.NAMES, "hf:NAME[:CONFIG][@SPLIT]"))
-    listed = json.loads(blindcal("items", "--json").output)
-    assert [(one["name"], one.get("positive")) for one in listed[:2]] == [("boolq", "True"), ("mmlu", "Yes")]
-    assert (listed[2]["name"], listed[2]["answers"]) == ("mmlu-choices", ["A", "B", "C", "D"])
 
 
 def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +192,11 @@ def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.
     [
         ("boolq", BOOLQ, "boolq: has 3,270 rows and not 6: this is another split"),
         ("mmlu", BOOLQ, r"mmlu: a row lacks 'subject' \(it has: question, passage, answer"),
-        ("mmlu", [{**row, "answer": "E"} for row in MMLU], "an answer must be 0 to 3 or A to D, not 'E'"),
+        (
+            "mmlu",
+            [{**row, "answer": "E"} for row in MMLU],
+            "'answer' must be a letter from A to D .*, not 'E'",
+        ),
         ("mmlu", [], r"holds none of the set.s files; blindcal looks for mmlu_test\.\*"),
         ("mmlu", None, r"^mmlu: data_dir=.*none': no such folder"),
     ],
@@ -275,19 +274,3 @@ def test_a_file_goes_before_a_set_of_its_name(tmp_path: Path, monkeypatch: pytes
     assert catalogue.is_name("boolq")
     Path("boolq").write_text("")
     assert not catalogue.is_name("boolq")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["Yes/No", "True/False"], "line 2: field 'answer_words' must be the same in all records"),
-        (["Yes"], "must be two words such as Yes/No, not 'Yes'"),
-    ],
-)
-def test_words_that_differ_or_make_no_sense_are_refused(
-    words: list[str], message: str, tmp_path: Path
-) -> None:
-    """A file cannot ask for two kinds of answers, and two words are two words."""
-    put(tmp_path / "x.jsonl", [{"prompt": "?", "label": 1, "answer_words": each} for each in words])
-    with pytest.raises(InputError, match=message):
-        load(tmp_path / "x.jsonl")

@@ -52,7 +52,7 @@ def server(items: Path) -> Iterator[Server]:
         yield one
 
 
-@pytest.mark.parametrize("command", ["audit", "probe", "score"])
+@pytest.mark.parametrize("command", ["audit", "probe"])
 def test_a_missing_key_is_noticed_before_anything_is_read(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,8 +61,7 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.csv").write_text("no label\n")
-    given = ("--out", "scores.csv") if command == "score" else ()
-    refused = blindcal(command, "broken.csv", *given, "--model", "gpt-4o-mini")
+    refused = blindcal(command, "broken.csv", "--model", "gpt-4o-mini")
     assert "export OPENAI_API_KEY=..., or name the variable that holds it with --api-key-env" in (
         printed_error(refused)
     )
@@ -153,17 +152,6 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
     assert json.loads(shown.output)["oracle"] == pytest.approx(alone)
 
 
-def test_an_endpoint_without_logprobs_cannot_be_scored_and_it_says_what_can(
-    items: Path, server: Server, tmp_path: Path
-) -> None:
-    """Refusing logprobs is what a black box does: the error says which servers show them."""
-    given = ("--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "scores.csv")
-    refused = printed_error(blindcal("score", items, *given))
-    assert "shows no logprobs" in refused
-    assert "llama.cpp or vLLM, or load the model itself with --transformers" in refused
-    assert not (tmp_path / "scores.csv").exists()
-
-
 def test_an_endpoint_is_probed_from_python(items: Path, server: Server) -> None:
     """One call finds the tokens and the verdict, reports every reply, and works inside an event loop too."""
     heard: list[Progress] = []
@@ -227,14 +215,3 @@ def test_a_second_ctrl_c_does_not_wait(items: Path, server: Server, tmp_path: Pa
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
     assert rest.splitlines()[-1].startswith("interrupted; everything answered is kept")
-
-
-def test_an_audit_tells_how_far_its_probe_is(items: Path, server: Server, tmp_path: Path) -> None:
-    """Progress counts the queries of the probe first, then those of the run, each from one up."""
-    heard: list[Progress] = []
-    settings = Settings(model="replay", base_url=server.base_url, method="blind")
-    found = audit(items, settings, out=tmp_path / "run", progress=heard.append)
-    probing = [one for one in heard if one.probing]
-    assert [one.done for one in probing] == list(range(1, found.spend.probe_queries + 1))
-    assert heard[: len(probing)] == probing
-    assert heard[-1].done == heard[-1].total == found.spend.asked

@@ -26,7 +26,9 @@ from blindcal.endpoints.local_model import Served, ServerError, ServerSettings, 
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
-from blindcal.scoring.logprobs import Reader, Score, log_odds
+from blindcal.scoring.hf import Score
+from blindcal.scoring.score_items import log_odds
+from hidden import shown
 from serving import model_or_skip
 
 SMALL = ServerSettings(context=256, threads=1)
@@ -184,8 +186,12 @@ def test_flip_points(served: Served) -> None:
             item = Item("fire", 1, (Message("prompt", PROMPTS[0]),))
             every = Targets(positive, negative, "max")
             pair = Targets(positive[:1], negative[:1])
-            scored = await (await Reader.open(endpoint, item, every)).read(item)
-            return scored, every, await flip(endpoint, item, pair), await flip(endpoint, item, every)
+            return (
+                await shown(endpoint, item, every),
+                every,
+                await flip(endpoint, item, pair),
+                await flip(endpoint, item, every),
+            )
 
     scored, every, pair_flip, max_flip = asyncio.run(measure())
     pair, largest, total = log_odds(every, scored.logprobs)

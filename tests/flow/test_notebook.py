@@ -17,7 +17,7 @@ from blindcal import plot
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import latent
-from blindcal.estimate.published.blind import BlindResult, blind
+from blindcal.estimate.published import BlindResult, blind
 from blindcal.report import plots, style
 from blindcal.report.page import html
 from blindcal.results.run import Run

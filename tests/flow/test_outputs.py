@@ -86,10 +86,6 @@ WRITERS: dict[str, Callable[[World, Path], tuple[object, ...]]] = {
     "compare": lambda world, path: ("compare", world.run, world.run, "--resamples", 20, "--html", path),
     "merge": lambda world, path: ("merge", world.run, "--resamples", 20, "--out", path),
     "items": lambda _, path: ("items", "builtin", "--n", 20, "--out", path),
-    "score": lambda world, path: (
-        *("score", world.items, "--model", "replay", "--base-url", world.server.base_url),
-        *("--set", "positive_ids=1", "--set", "negative_ids=2", "--out", path),
-    ),
     "reproduce": lambda world, path: (
         *("reproduce", world.scores, "--method", "blind", "--budgets", 1, "--seeds", 1, "--jobs", 1),
         *("--out", path),

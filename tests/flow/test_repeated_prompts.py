@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.items.repeated_prompts import RepeatedPrompts
+from blindcal.items.question_files import RepeatedPrompts
 from blindcal.report.page import render
 from blindcal.results.merge import merge
 from blindcal.results.result import AuditResult

@@ -159,14 +159,6 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
         assert "nan" not in (tmp_path / "out" / name).read_text()
 
 
-def test_one_repeat_has_no_spread_to_draw() -> None:
-    """A standard deviation takes two seeds: the bars of one have no whiskers, not whiskers of no length."""
-    twice = [estimate("latent", 1, 0.1, seed) for seed in (0, 1)]
-    for measured, low in ((twice[:1], None), (twice, 0.1)):
-        drawn = page.gap_bins(column("a", "x", *measured), [Row("latent", 1)])["latent, K=1"]
-        assert (drawn[0].gap.value, drawn[0].gap.low) == (0.1, low)
-
-
 def test_the_table_has_every_method_and_samples_read_by_latent() -> None:
     """Each method is in it, the published ones before ours; `logprobs` is the oracle."""
     bases = {name.partition("+")[0] for name in TABLE_METHODS}

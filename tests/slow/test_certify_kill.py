@@ -12,8 +12,7 @@ from blindcal.certifying.certify import certify
 from blindcal.results.certificate import Certificate
 from deciding import audited, model, serving, write_items
 from finished_runs import without_page
-from killing import CONCURRENCY
-from mortal import LIMITS, Fate, killed
+from killing import CONCURRENCY, LIMITS, Fate, killed
 
 LABELS, P = model(900, 5)
 FATES = (

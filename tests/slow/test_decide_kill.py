@@ -14,8 +14,7 @@ from blindcal.results.decisions import DecisionResult
 from blindcal.settings import Settings
 from certified_runs import certificate_of, read_lines, without_labels
 from finished_runs import without_page
-from killing import CONCURRENCY, REFUSAL, serving, write_items
-from mortal import LIMITS, Fate, killed
+from killing import CONCURRENCY, LIMITS, REFUSAL, Fate, killed, serving, write_items
 
 N = 80
 STEPS = (("reply", 5), ("request", 8), ("reply", 20), ("request", 25), ("reply", 30), ("request", 12))

@@ -21,10 +21,11 @@ from blindcal.items.catalogue import builtin
 from blindcal.items.question_files import load
 from blindcal.records import FloatArray, Item, Request, Targets
 from blindcal.results.certificate import AskedAs, Certificate
-from blindcal.scoring.logprobs import Reader, log_odds
+from blindcal.scoring.score_items import log_odds
 from blindcal.settings import Settings
 from blindcal.store.run_file import ServedModel
 from certified_runs import certificate, near, ruled, side
+from hidden import shown
 from serving import model_or_skip
 
 N = 24
@@ -43,10 +44,9 @@ async def hidden(served: Served, items: list[Item]) -> tuple[Targets, FloatArray
         encode = tokens.served_vocabulary(endpoint, served.model)
         yes, no = await tokens.candidates("Yes", encode), await tokens.candidates("No", encode)
         targets = Targets(yes[:1], no[:1])
-        reader = await Reader.open(endpoint, items[0], targets)
-        found = [log_odds(targets, (await reader.read(item)).logprobs)[0] for item in items]
-        said = await endpoint.ask(Request(items[0].messages))
-        return targets, np.array(found), ServedModel(said.model or "", said.fingerprint or "")
+        odds = [log_odds(targets, (await shown(endpoint, item, targets)).logprobs)[0] for item in items]
+        reply = await endpoint.ask(Request(items[0].messages))
+        return targets, np.array(odds), ServedModel(reply.model or "", reply.fingerprint or "")
 
 
 def ruling(served: Served, path: Path) -> tuple[Certificate, FloatArray]:

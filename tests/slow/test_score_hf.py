@@ -22,8 +22,9 @@ from blindcal.endpoints.local_model import installed_model, serve
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Message, Targets
-from blindcal.scoring.hf import HfModel, HfSettings
-from blindcal.scoring.logprobs import Reader, Score, in_order, log_odds
+from blindcal.scoring.hf import HfModel, HfSettings, Score, in_order
+from blindcal.scoring.score_items import log_odds
+from hidden import shown
 
 CORPUS = "Yes No yes no YES answer : " * 20 + " ".join("abcdefghij") * 5
 
@@ -123,7 +124,7 @@ def test_command_resumes(folder: Path, tmp_path: Path) -> None:
         {"id": item.id, "label": item.label, "prompt": item.messages[0].content} for item in questions(20)
     ]
     items.write_text("\n".join(map(json.dumps, records)))
-    arguments = [str(items), "--out", str(out), "--transformers", "--model", str(folder), "--device", "cpu"]
+    arguments = [str(items), "--out", str(out), "--model", str(folder), "--device", "cpu"]
     assert CliRunner().invoke(command, [*arguments, "--first", "5"]).exit_code == 0
     half = out.read_text()
     assert len(half.splitlines()) == 6
@@ -152,17 +153,6 @@ def built_in(n: int) -> list[Item]:
     return list(islice(items, n))
 
 
-def test_padded_batch_of_a_real_model(smollm: HfModel) -> None:
-    """Questions of all lengths get from a padded batch the log-odds of a single prompt, to rounding."""
-    targets = asyncio.run(spellings(smollm))
-    items = built_in(12)
-    assert len({len(prompt) for prompt in smollm.prompt_ids(item.messages for item in items)}) > 5
-    batched = {s.item.id: s.logprobs for batch in smollm.scores(items, targets) for s in batch}
-    for item in items[:4]:
-        alone = next(iter(smollm.scores([item], targets)))[0]
-        assert batched[item.id] == pytest.approx(alone.logprobs, abs=2e-4)
-
-
 def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
     """The same file read by transformers and by llama.cpp gives the same log-odds to rounding of activations.
 
@@ -175,8 +165,7 @@ def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
     async def served(base_url: str, model: str) -> tuple[Targets, list[Score]]:
         async with HttpEndpoint(Address(base_url, model, timeout=120)) as endpoint:
             targets = await spellings(smollm)
-            reader = await Reader.open(endpoint, items[0], targets)
-            return targets, [await reader.read(item) for item in items]
+            return targets, [await shown(endpoint, item, targets) for item in items]
 
     with serve(installed_model()) as server:
         targets, seen = asyncio.run(served(server.base_url, server.model))

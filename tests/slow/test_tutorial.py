@@ -33,7 +33,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder, found = tmp_path_factory.mktemp("tutorial"), {}
     writing = next(step for step in STEPS if step.kind == "python" and tutorial.QUESTIONS in step.text)
     tutorial.run(writing, folder, "")
-    (template,) = {text for step in STEPS for text in re.findall(r'--template "([^"]*)"', step.text)}
+    (template,) = {text for step in STEPS for text in tutorial.TEMPLATE.findall(step.text)}
     (model,) = {text for step in STEPS for text in re.findall(r"--model (\S+)", step.text)}
     recording = replace(Recording.load(tutorial.LOGITS), name=model)
     reading = RecordFormat(template=template.replace("\\n", "\n"))

@@ -13,8 +13,7 @@ import pytest
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
 from blindcal.watching.watch import watch
-from killing import CONCURRENCY
-from mortal import LIMITS, Fate, killed
+from killing import CONCURRENCY, LIMITS, Fate, killed
 from watching import copied_monitors, production, write
 
 STEPS = ("before begin_look", "after begin_look", "before end_look", "after end_look", "before save")

@@ -25,17 +25,11 @@ ITEMS: dict[str, tuple[bytes, str]] = {
     "deep.jsonl": (b'{"prompt": ' + DEEP + b"}", "line 1: is nested more than 100 levels deep"),
     "deep.csv": (b'messages,label\n"' + DEEP + b'",1\n', "field 'messages' is not JSON"),
     "list.jsonl": (b"[1, 2]\n", "must be a JSON object with named fields"),
-    "cut.jsonl": (b'{"prompt":', "line 1: is not JSON"),
     "long-number.jsonl": (b'{"id": ' + b"9" * 5000 + b"}", "line 1: Integer value out of range"),
     "no-text.jsonl": (b'{"prompt": null, "label": 1}', "field 'prompt' must be text, not None"),
-    "number.jsonl": (
-        b'{"prompt": 5, "label": 1}',
-        "must be text, not 5: put it into a question with --template",
-    ),
-    "truth.jsonl": (b'{"prompt": true, "label": 1}', "field 'prompt' must be text, not True"),
+    "number.jsonl": (b'{"prompt": 5, "label": 1}', "not 5: put it into a question with --template"),
     "nan.jsonl": (b'{"prompt": NaN, "label": 1}', "field 'prompt' must be text, not nan"),
     "many.jsonl": (b'{"prompt": ["a"], "label": 1}', "field 'prompt' must be text, not ['a']"),
-    "object.jsonl": (b'{"prompt": {"a": 1}, "label": 1}', "field 'prompt' must be text, not {'a': 1}"),
     "blank.jsonl": (b'{"prompt": " \\n", "label": 1}', "the prompt is empty"),
     "label.jsonl": (b'{"prompt": "p", "label": NaN}', "must be 0/1, true/false or yes/no, not 'nan'"),
     "roles.jsonl": (b'{"messages": [{"role": 1, "content": ""}], "label": 1}', "a text 'role'"),
@@ -49,10 +43,7 @@ ITEMS: dict[str, tuple[bytes, str]] = {
     "not.parquet": (b"PAR1 and no more", "is not a Parquet file that can be read"),
     "zipped.parquet.gz": (b"", "Parquet is compressed inside; unzip it first"),
     "words.txt": (b"hello", "its name must end in .jsonl"),
-    "twice.jsonl": (
-        ROWS.splitlines(keepends=True)[0] * 2,
-        "items 1 and 2 share the id '0'; ids must be unique",
-    ),
+    "twice.jsonl": (ROWS.splitlines(keepends=True)[0] * 2, "items 1 and 2 share the id '0'"),
 }
 SCORES: dict[str, tuple[bytes, str]] = {
     "cut.csv.gz": (gzip.compress(b"id,label,p\n" + b"a,1,.5\n" * 3000)[:-15], CUT_OFF),

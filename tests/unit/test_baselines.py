@@ -12,8 +12,8 @@ from scipy.special import expit, logit
 
 from blindcal.design import BlindDesign
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.published.blind import blind
-from blindcal.estimate.published.face_value import (
+from blindcal.estimate.published import (
+    blind,
     extracted,
     findings_at_face_value,
     sampled_shares,

@@ -7,8 +7,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from blindcal.errors import InputError
 from blindcal.items import question_files
 from blindcal.items.catalogue import BUILTIN_SIZE, FAMILIES, builtin, open_items
@@ -34,19 +32,6 @@ def test_balance() -> None:
     counts = Counter((question["family"], question["label"]) for question in QUESTIONS)
     assert set(counts) == {(family, label) for family in FAMILIES for label in (0, 1)}
     assert max(counts.values()) - min(counts.values()) <= 1
-
-
-@pytest.mark.parametrize("n", [1, 20, 999])
-def test_fewer_questions(n: int) -> None:
-    """Fewer questions are the beginning of more."""
-    assert list(builtin(n)) == QUESTIONS[:n]
-
-
-@pytest.mark.parametrize("n", [0, 1001])
-def test_number_out_of_range(n: int) -> None:
-    """A number of questions that cannot be had is refused with the number there is."""
-    with pytest.raises(InputError, match=f"between 1 and 1,000, .* not {n:,}"):
-        builtin(n)
 
 
 def test_items_command(tmp_path: Path) -> None:

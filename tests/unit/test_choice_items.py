@@ -34,7 +34,7 @@ def items_of(path: Path, records: list[dict[str, Any]], **reading: Any) -> Items
     """The items of a JSON lines file with these records."""
     path = path / "items.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return load(path, RecordFormat(**reading), keep_records=True)
+    return load(path, RecordFormat(**reading))
 
 
 # Labels
@@ -65,7 +65,7 @@ def test_a_label_is_read_as_its_only_meaning_or_refused(answers: list[str], data
             read_label(label, tuple(answers), "label")
 
 
-@pytest.mark.parametrize("label", ["grief", 3, -1, 0.5, "D", None, True, "", [0], {"joy": 1}])
+@pytest.mark.parametrize("label", ["grief", 3, "D", None, True, [0]])
 def test_a_label_that_is_no_answer_is_refused(label: object, tmp_path: Path) -> None:
     """The error names the file, the line, the field, the answers and what came."""
     with pytest.raises(InputError) as refused:
@@ -111,15 +111,9 @@ def test_records_may_name_the_answers(field: object, tmp_path: Path) -> None:
     [
         ("joy", "answers: must name at least two answers, not 1"),
         ("joy,,fear", "answers: answer 2 is empty: give each answer a word"),
-        ("joy, ,fear", "answers: answer 2 is empty"),
         ("joy,fear,joy", "answers: 'joy' is named twice: give each answer a word of its own"),
-        ("joy,fear,JOY", "answers: 'joy' and 'JOY' differ only by case or spaces"),
         (("no thing", "x", "nothing"), "answers: 'no thing' and 'nothing' differ only by case or spaces"),
-        (
-            ",".join(map(str, range(30))),
-            "answers: must be at most 26, one per letter, not 30: leave out",
-        ),
-        (["a", None, "b"], "answers: must be a list of words such as A,B,C"),
+        (",".join(map(str, range(30))), "answers: must be at most 26, one per letter, not 30: leave out"),
         ("[1, 2", "answers: must be a list of words such as A,B,C"),
         (7, "answers: must be a list of words such as A,B,C"),
     ],
@@ -153,8 +147,7 @@ def test_two_answers_are_the_positive_and_the_negative_word(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize("label", [0, 1, "1", 0.0])
-@pytest.mark.parametrize("answers", ["Sure,Never", "1,0", "0,1"])
+@pytest.mark.parametrize(("answers", "label"), [("Sure,Never", 0), ("1,0", "1"), ("0,1", 0.0)])
 def test_numbers_are_ambiguous_with_two_answers(answers: str, label: object, tmp_path: Path) -> None:
     """0 may be the first answer or the negative one: the error offers two cures."""
     with pytest.raises(InputError, match=r"ambiguous with two answers: .*: write the words as labels, or"):
@@ -206,16 +199,11 @@ def test_prompts_show_the_options_once(record: Any, reading: Any, shown: str) ->
 
 def test_choices_with_labels_of_their_own(tmp_path: Path) -> None:
     """Two lists, as some sets on the Hub have them: the label is one of theirs, not an index."""
-    record = {
-        "question": "q",
-        "choices": {"text": ["x", "y", "z"], "label": ["1", "2", "3"]},
-        "answerKey": "3",
-    }
+    own = {"text": ["x", "y", "z"], "label": ["1", "2", "3"]}
+    record = {"question": "q", "choices": own, "answerKey": "3"}
     items = items_of(tmp_path, [record], label_field="answerKey")
     assert items.labels.tolist() == [2]
-    with pytest.raises(
-        InputError, match="field 'answerKey' must be one of the labels in 'choices', 1, 2, 3, not"
-    ):
+    with pytest.raises(InputError, match="field 'answerKey' must be one of the labels in 'choices', 1, 2, 3"):
         items_of(tmp_path, [{**record, "answerKey": 0}], label_field="answerKey")
     uneven = {**record, "choices": {"text": ["x", "y"], "label": ["1", "2", "3"]}}
     with pytest.raises(InputError, match="must have one label per text"):
@@ -225,32 +213,13 @@ def test_choices_with_labels_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        (
-            {"choices": ["x"]},
-            "field 'choices' must have at least two options, not 1: add the others, or remove",
-        ),
-        ({"choices": []}, "field 'choices' must have at least two options, not 0"),
-        (
-            {"choices": list(range(30))},
-            "field 'choices': must be at most 26, one per letter, not 30: leave out",
-        ),
+        ({"choices": ["x"]}, "field 'choices' must have at least two options, not 1: add the others"),
+        ({"choices": list(range(30))}, "field 'choices': must be at most 26, one per letter, not 30"),
         ({"choices": ["x", " ", "z"]}, "field 'choices': option 2 is empty: fill it in, or remove it"),
         ({"choices": "x or y"}, "field 'choices' must be a list of texts, in CSV as JSON, not 'x or y'"),
-        ({"choices": ["x", None]}, "field 'choices' must be a list of texts"),
         ({"choices": {"text": ["x", "y"]}}, "field 'choices' must be a list of texts"),
-        (
-            {"choices": ["x", "y", "z"], "label": "D"},
-            "field 'label' must be a letter from A to C or an index from 0",
-        ),
-        (
-            {"choices": ["x", "y"], "label": 2},
-            "field 'label' must be a letter from A to B or an index from 0 to 1",
-        ),
-        (
-            {"choices": None},
-            "has no field 'choices', unlike the records before it: give all records one, or none",
-        ),
-        ({"question": ""}, "the prompt is empty"),
+        ({"choices": ["x", "y"], "label": 2}, "field 'label' must be a letter from A to B or an index"),
+        ({"choices": None}, "has no field 'choices', unlike the records before it"),
         ({"question": "", "prompt": " "}, "the prompt is empty"),
     ],
 )
@@ -339,12 +308,13 @@ def test_converted_files_name_their_answers(answers: str, tmp_path: Path) -> Non
     named = parse_answers(answers)
     records = [{"text": f"t{k}", "label": f"l{k}", "note": "kept"} for k in range(len(named))]
     mapping = {f"l{k}": k for k in range(len(named))}
-    items = items_of(tmp_path, records, template="{text}?", answers=answers, label_map=mapping)
+    reading = RecordFormat(template="{text}?", answers=named, label_map=mapping)
+    items = [reading.item(record, number) for number, record in enumerate(records)]
     out = tmp_path / "out.jsonl"
-    out.write_bytes(b"".join(items.lines()))
+    lines = (reading.line(item, record, 0) for item, record in zip(items, records, strict=True))
+    out.write_bytes(b"".join(lines))
     again = load(out)
-    assert list(again) == list(items)
-    assert (again.words, again.digest) == (items.words, items.digest)
+    assert (list(again), again.words) == (items, named)
 
 
 def test_a_field_called_choices_may_mean_something_else(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ from blindcal.cli.console import command_line_option
 from blindcal.cli.result_summary import print_result
 from blindcal.endpoints.address import Address
 from blindcal.errors import InputError
-from blindcal.evidence import measures
 from blindcal.progress_bar import ProgressBar
-from blindcal.records import Estimate, Progress, Usage
+from blindcal.records import Progress, Usage
 from commanding import blindcal
 from paths import ROOT
 from results import around, part
@@ -90,12 +89,6 @@ def test_an_option_is_named_as_the_command_line_takes_it(name: str, value: objec
     assert command_line_option(name, value) == flag
 
 
-def test_a_plan_names_the_origin_of_its_number_of_items() -> None:
-    """A number that nobody gave is called an assumption, with the cure; a given one is not."""
-    assert "items      1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
-    assert "items      300\n" in blindcal("plan", "--sample", 300).output
-
-
 def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A result by a field prints one line per part and whether they differ; of many parts the largest."""
     result = replace(made_up(), by="topic\x1b", parts_pvalue=0.4)
@@ -110,17 +103,6 @@ def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "the 12 largest of 30; they differ by more than chance (p-value 0.001)" in shown
     assert "part 29" in shown
     assert "part 3 " not in shown
-
-
-def test_the_summary_says_what_estimates_and_intervals_refer_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Estimates are for the items asked, intervals for all questions like them: said where there are any."""
-    print_result(made_up(), tmp_path)
-    note = "note       the intervals refer to all questions like these, the estimates to these 1,000"
-    assert note in capsys.readouterr().out
-    print_result(made_up(ece=Estimate(0.1)), tmp_path)
-    assert "the intervals refer to" not in capsys.readouterr().out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -231,12 +213,3 @@ def test_only_other_machines_want_keys() -> None:
     own.check_key({})
     assert replace(asked, base_url="https://localhost:8000/v1").keyless_host({}) is None
     assert replace(asked, base_url="http://10.0.0.7/v1").keyless_host({}) is None
-
-
-def test_what_is_measured_names_the_number_of_answers() -> None:
-    """The number of queries stands where the list of methods says K."""
-    one = measures("latent", "pair", "latent", 1.0)
-    assert "; from one threshold answer per item" in one
-    assert "; from 2.5 threshold answers per item" in measures("latent", "pair", "latent", 2.5)
-    assert "; from 3 answers per item drawn" in measures("temperature", "sum", "latent", 3.0)
-    assert "K " not in one

@@ -9,14 +9,8 @@ import pytest
 
 import answer_examples
 import help_pages
-from doc_pages import BLOCK, PAGES, Block, blocks, headings
+from doc_pages import BLOCK, PAGES, blocks, headings
 from paths import ROOT
-
-
-def test_an_example_names_the_packages_that_it_lacks() -> None:
-    """Those that are not installed leave it out, and are named in the reason."""
-    block = Block(PAGES[0], 1, "python", "import json", "<!-- needs: json, no_such_package -->\n")
-    assert block.missing == ["no_such_package"]
 
 
 def test_examples_use_the_facade_alone() -> None:

@@ -15,20 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindcal.errors import InputError
-from blindcal.items.question_files import load
+from blindcal.items.question_files import RepeatedPrompts, load
 from blindcal.items.record_format import RecordFormat
-from blindcal.items.repeated_prompts import RepeatedPrompts
 from blindcal.records import Message
-
-HOSTILE = [
-    "\x1b[31mred\x1b[0m\x07",
-    "{__class__} {0} {label!r} {{x}} {",
-    "\x00\x01\r\n\t\x85\u2028",
-    "=cmd|' /C calc'!A0",
-    "\u202etxt.exe",
-    "💥" * 10,
-    "a" * 1_000_000,
-]
 
 
 def write_jsonl(path: Path, records: list[dict[str, Any]]) -> Path:
@@ -36,28 +25,19 @@ def write_jsonl(path: Path, records: list[dict[str, Any]]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("given", "label"),
-    [
-        (0, 0),
-        (1, 1),
-        (True, 1),
-        (False, 0),
-        ("yes", 1),
-        (" No ", 0),
-        ("TRUE", 1),
-        ("0", 0),
-        (1.0, 1),
-        ("0.0", 0),
-    ],
-)
-def test_the_usual_labels_are_understood(tmp_path: Path, given: object, label: int) -> None:
-    """0/1, true/false and yes/no are labels in any case."""
-    items = load(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": given}]))
-    assert items.labels.tolist() == [label]
+def test_the_usual_labels_are_understood() -> None:
+    """0/1, true/false and yes/no are labels in any case; a label map adds words."""
+
+    def label(given: object, **reading: Any) -> int:
+        return RecordFormat(**reading).item({"prompt": "a", "label": given}, 0).label
+
+    assert [label(given) for given in (1, True, "yes", "TRUE", 1.0)] == [1] * 5
+    assert [label(given) for given in (0, False, " No ", "0", "0.0")] == [0] * 5
+    assert (label("sure", label_map={"sure": 1}), label("yes", label_map={"sure": 1})) == (1, 1)
+    assert label("1.0", label_map={"1": 0, "0": 1}) == 0
 
 
-@pytest.mark.parametrize("given", ["maybe", 2, None, 0.5, [1], {"a": 1}, ""])
+@pytest.mark.parametrize("given", ["maybe", 2, None, 0.5, [1], ""])
 def test_other_labels_are_refused_by_name(tmp_path: Path, given: object) -> None:
     """What is not a label is an error that names file, line and field."""
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}, {"prompt": "a", "label": given}])
@@ -65,22 +45,16 @@ def test_other_labels_are_refused_by_name(tmp_path: Path, given: object) -> None
         load(path)
 
 
-def test_a_label_map_adds_words(tmp_path: Path) -> None:
-    """A label map gives meaning to other words."""
-    path = write_jsonl(
-        tmp_path / "a.jsonl", [{"prompt": "a", "label": "sure"}, {"prompt": "b", "label": "yes"}]
-    )
-    items = load(path, RecordFormat(label_map={"sure": 1}))
-    assert items.labels.tolist() == [1, 1]
-    assert RecordFormat(label_map={"1": 0, "0": 1}).item({"prompt": "a", "label": "1.0"}, 0).label == 0
-
-
-def test_messages_are_taken_as_they_are_after_the_system_message(tmp_path: Path) -> None:
-    """Chat messages keep their roles, and a system message goes first."""
+def test_messages_keep_their_roles(tmp_path: Path) -> None:
+    """A system message goes first; for plain completions there are only prompts."""
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
-    path = write_jsonl(tmp_path / "a.jsonl", [{"messages": messages, "label": 1}])
-    items = load(path, RecordFormat(system="Be brief."))
+    chat = write_jsonl(tmp_path / "a.jsonl", [{"messages": messages, "label": 1}])
+    items = load(chat, RecordFormat(system="Be brief."))
     assert [m.role for m in items[0].messages] == ["system", "user", "assistant"]
+    with pytest.raises(InputError, match="needs a chat endpoint"):
+        load(chat, RecordFormat(role="prompt"))
+    plain = write_jsonl(tmp_path / "b.jsonl", [{"prompt": "a", "label": 1}])
+    assert load(plain, RecordFormat(role="prompt"))[0].messages == (Message("prompt", "a"),)
 
 
 @pytest.mark.parametrize(
@@ -108,16 +82,6 @@ def test_a_template_reaches_nothing_but_fields(tmp_path: Path, field: str) -> No
         load(path, RecordFormat(template="{" + field + "}"))
 
 
-def test_plain_completions_have_prompt_messages(tmp_path: Path) -> None:
-    """For completions the one message has the role ``prompt``, and chat messages are refused."""
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "label": 1}])
-    items = load(path, RecordFormat(role="prompt"))
-    assert items[0].messages == (Message("prompt", "a"),)
-    chat = write_jsonl(tmp_path / "b.jsonl", [{"messages": [{"role": "user", "content": "a"}], "label": 1}])
-    with pytest.raises(InputError, match="needs a chat endpoint"):
-        load(chat, RecordFormat(role="prompt"))
-
-
 def test_every_format_reads_the_same(tmp_path: Path) -> None:
     """JSON lines, CSV, TSV and Parquet, zipped or not, hold the same items."""
     pyarrow = pytest.importorskip("pyarrow")
@@ -142,17 +106,6 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
         items = load(tmp_path / name)
         assert list(items) == expected, name
         assert items.digest == digest
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_text_arrives_unchanged(tmp_path: Path, text: str) -> None:
-    """Control characters, braces, formulas and a megabyte are just text."""
-    record = {"prompt": text, "label": 1, "id": text[:40], "group": text[:40]}
-    items = load(write_jsonl(tmp_path / "a.jsonl", [record]))
-    assert items[0].messages[0].content == text
-    assert items[0].id == text[:40]
-    items = load(tmp_path / "a.jsonl", RecordFormat(template="<{prompt}>"))
-    assert items[0].messages[0].content == f"<{text}>"
 
 
 @given(st.text(st.characters(), min_size=1))

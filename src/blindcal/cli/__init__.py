@@ -41,7 +41,7 @@ COMMANDS = {
     "items": "Write a named set of labelled questions to a file.",
     "pull": "Download the default model of 'serve' and 'demo'.",
     "serve": "Serve a GGUF model, or a recording of one, on this machine.",
-    "score": "Read the hidden probabilities of a model that exposes them.",
+    "score": "Read the hidden probabilities of a model that is loaded here.",
     "reproduce": "Reproduce the published table and figures for any models.",
 }
 #: Commands that share a module; every other one is ``command`` in the module of its name.

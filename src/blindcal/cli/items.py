@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,9 +17,9 @@ from blindcal.cli import options
 from blindcal.cli.console import print_stage, print_table
 from blindcal.errors import InputError
 from blindcal.field_rules import rules_of
-from blindcal.items import catalogue, question_files
+from blindcal.items import catalogue
+from blindcal.items.question_files import Items
 from blindcal.items.record_format import RecordFormat
-from blindcal.json_form import json_line
 from blindcal.text import listed, printable
 
 
@@ -30,10 +31,11 @@ from blindcal.text import listed, printable
 @options.fields("template", "answers", "label_field", "label_map")
 @options.set_option("template", "answers", "label_field", "label_map", accepted=rules_of(RecordFormat))
 @click.option(
-    "--n", type=click.IntRange(1), help=f"Number of built-in questions.  [default: {catalogue.BUILTIN_SIZE}]"
+    "--n",
+    type=click.IntRange(1, catalogue.BUILTIN_SIZE),
+    help="Number of built-in questions.  [default: all]",
 )
-@options.json_option("List the sets as JSON (without NAME).")
-def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **chosen: Any) -> None:
+def command(name: str | None, out: Path | None, n: int | None, **chosen: Any) -> None:
     """Write the labelled questions of the set NAME to a file; without NAME, list the sets.
 
     \b
@@ -59,24 +61,21 @@ def command(name: str | None, out: Path | None, n: int | None, as_json: bool, **
         --label-map '{"entailment": 1, "not_entailment": 0}'
     """
     if name is None:
-        _list(as_json)
+        _list()
         return
     if name != catalogue.BUILTIN and n is not None:
         raise InputError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
     changed = chosen.pop("changed")
     given = {name: value for name, value in chosen.items() if value is not None}
     reading = RecordFormat(**{**given, **changed})
-    if name == catalogue.BUILTIN:
-        items = question_files.collect(
-            name, catalogue.builtin(n or catalogue.BUILTIN_SIZE), reading, keep_records=True
-        )
-    else:
-        if catalogue.is_name(name) and reading.data_dir is None:
-            print_stage(f"downloading {printable(name)} from the Hugging Face Hub")
-        items = catalogue.open_items(name, reading, keep_records=True)
+    if catalogue.is_name(name) and name != catalogue.BUILTIN and reading.data_dir is None:
+        print_stage(f"downloading {printable(name)} from the Hugging Face Hub")
+    numbered, reading = catalogue.open_records(name, reading)
+    records = list(islice(numbered, n))
+    items = Items(Path(name), reading, records)
     with _output(out) as file:
-        for line in tqdm(items.lines(), total=len(items), unit="item", leave=False, delay=2, disable=None):
-            file.write(line)
+        for number, item in enumerate(tqdm(items, unit="item", leave=False, delay=2, disable=None)):
+            file.write(reading.line(item, records[number][1], number))
     if out is not None:
         answers = "" if items.words is None else f"; the answers are {printable(listed(items.words))}"
         click.echo(f"{len(items):,} questions in {out}{answers}", err=True)
@@ -95,10 +94,7 @@ def _output(out: Path | None) -> Iterator[BinaryIO]:
         yield file
 
 
-def _list(as_json: bool) -> None:
-    if as_json:
-        click.echo(json_line([_record(dataset) for dataset in catalogue.SETS.values()]))
-        return
+def _list() -> None:
     rows = []
     for dataset in catalogue.SETS.values():
         origin = f"from {dataset.hosted}, or --set data_dir=FOLDER; answers {'/'.join(dataset.words)}"
@@ -107,14 +103,3 @@ def _list(as_json: bool) -> None:
     rows.append([catalogue.BUILTIN, f"{catalogue.BUILTIN_SIZE:,} yes/no questions: {families}"])
     rows.append(["hf:...", "any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --label-map"])
     print_table(rows, "<<")
-
-
-def _record(dataset: catalogue.DataSet) -> dict[str, Any]:
-    words = dataset.words
-    return {
-        "name": dataset.name,
-        "about": dataset.about,
-        "source": str(dataset.hosted),
-        "template": dataset.template,
-        **({"positive": words[0], "negative": words[1]} if len(words) == 2 else {"answers": words}),
-    }

@@ -1,21 +1,23 @@
-"""``blindcal score``: read the hidden probabilities of a model that exposes them."""
+"""``blindcal score``: read the hidden probabilities of a model that is loaded here."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import click
 
 from blindcal.cli import options
-from blindcal.cli.console import QUESTION_SETTINGS, print_stage
+from blindcal.field_rules import rules_of
 from blindcal.items import catalogue
+from blindcal.items.record_format import RecordFormat
 from blindcal.progress_bar import count_bar
-from blindcal.scoring.hf import HfSettings
-from blindcal.scoring.logprobs import in_order
+from blindcal.scoring.hf import HfSettings, in_order
 from blindcal.scoring.score_items import score_items
 from blindcal.text import listed, printable
+
+_SETTINGS = ("template", "system", "answers", "label_field", "label_map")
+_OTHERS = (*rules_of(RecordFormat), "positive", "negative", "positive_ids", "negative_ids")
 
 
 @click.command("score")
@@ -23,25 +25,17 @@ from blindcal.text import listed, printable
 @click.option(
     "--out", type=options.FILE, required=True, help="Score file to write, a CSV; continued if it exists."
 )
-@options.settings(
-    *QUESTION_SETTINGS,
-)
+@options.field("model", help="Model to load: a folder, a Hugging Face name or a GGUF file.")
+@options.field("api", help="Prompts in the chat template of the model, or plain ones for base models.")
+@options.fields(*_SETTINGS)
+@options.set_option(*_SETTINGS, accepted=_OTHERS)
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Score only the first N items.")
-@options.field("concurrency", default=4)
-@click.option(
-    "--transformers",
-    is_flag=True,
-    help="Load --model here (a folder, a Hugging Face name, a GGUF file) instead of asking an endpoint.",
-)
 @options.record_fields(HfSettings)
-def command(
-    items: Path, out: Path, first: int | None, concurrency: int, transformers: bool, **chosen: Any
-) -> None:
+def command(items: Path, out: Path, first: int | None, **chosen: Any) -> None:
     """Write the hidden probability of the positive answer, or of every answer, for each of ITEMS.
 
-    It is read from an endpoint that exposes logprobs, such as llama.cpp or vLLM, or from the model itself
-    with --transformers. 'blindcal simulate' and 'blindcal audit --oracle' read the file, which has these
-    columns:
+    The model is loaded here, with Hugging Face transformers. 'blindcal simulate' and 'blindcal audit
+    --oracle' read the file, which has these columns:
 
     \b
       id, label
@@ -63,26 +57,12 @@ def command(
 
     \b
     Example:
-      blindcal score boolq --out boolq-scores.csv --model llama --base-url http://127.0.0.1:8080/v1
+      blindcal score boolq --out boolq-scores.csv --model HuggingFaceTB/SmolLM2-135M-Instruct
     """
-    hf_settings = options.taken(HfSettings, chosen)
-    settings = options.chosen_settings(chosen)
+    how, settings = options.taken(HfSettings, chosen), options.chosen_settings(chosen)
     catalogue.check_there(items)
-    if not transformers:
-        options.check_key(settings.endpoint)
     with count_bar(unit="item", disable=None) as progress:
-        scored = asyncio.run(
-            score_items(
-                items,
-                settings,
-                out,
-                first=first,
-                concurrency=concurrency,
-                transformers=hf_settings if transformers else None,
-                progress=progress,
-                stage=print_stage,
-            )
-        )
+        scored = score_items(items, settings, out, how, first=first, progress=progress)
     names = [f"{printable(token.text)!r} ({token.id})" for token in in_order(scored.targets)]
     what = (
         f"the answers are {listed(names)}"

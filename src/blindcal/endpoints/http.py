@@ -25,7 +25,7 @@ from blindcal.endpoints import refusals, secrets
 from blindcal.endpoints.address import Address, is_loopback
 from blindcal.endpoints.completion_form import CompletionForm
 from blindcal.endpoints.refusals import OPENAI_SAMPLERS, Accepted, changes_nothing
-from blindcal.endpoints.replies import BY_ID, named_by_id
+from blindcal.endpoints.replies import named_by_id
 from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.json_form import JsonError, read_json
 from blindcal.records import Reply, Request
@@ -109,7 +109,7 @@ class HttpEndpoint:
                 self._answered.add(settings)
                 if trial:
                     self.accepted = self.accepted.without(trial)
-                if named_by_id(outcome.logprobs) and not (accepted.texts or BY_ID in request.fields):
+                if named_by_id(outcome.logprobs) and not accepted.texts:
                     self.accepted = replace(self.accepted, texts=True)
                     raise RetryableError(
                         "logprobs came by token id and not by text",

@@ -19,7 +19,7 @@ from blindcal.estimate.grid import CELLS, EDGES_S, cells_between
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import latent
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.published.blind import BlindResult, blind
+from blindcal.estimate.published import BlindResult, blind
 from blindcal.estimate.readings import packed
 from blindcal.records import AnswerTable, FloatArray, IntArray
 

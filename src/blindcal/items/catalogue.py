@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.items import inspect_logs, lm_eval_logs
-from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, json_list
-from blindcal.items.question_files import Items, collect, load
-from blindcal.items.record_files import READERS, Record, plain, read_records
+from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Choices, read_label
+from blindcal.items.eval_logs import log_records
+from blindcal.items.question_files import Items
+from blindcal.items.record_files import READERS, Numbered, Record, numbered_records, plain, read_records
 from blindcal.items.record_format import WORDS_FIELD, RecordFormat
 from blindcal.text import listed, printable
 
@@ -28,7 +28,6 @@ FAMILIES = ("numbers", "letters", "dates", "lists", "logic", "kinds", "facts", "
 
 PREFIX = "hf:"
 _FORM = re.compile(r"(?P<name>[^:@]+)(?::(?P<config>[^:@]+))?(?:@(?P<split>[^:@]+))?")
-_LOGS = (inspect_logs.READER, lm_eval_logs.READER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +124,17 @@ def _mmlu_choices(rows: Iterable[Record]) -> Iterator[Record]:
         for number, row in enumerate(subjects[subject]):
             yield {
                 "id": f"{subject}/{number}",
-                "label": _letter(_first(row, "answer")),
+                "label": MMLU_LETTERS[read_label(_first(row, "answer"), MMLU_LETTERS, "answer")],
                 "subject": subject,
                 "topic": subject.replace("_", " "),
                 "question": _first(row, "question"),
-                CHOICES_FIELD: _choices(row),
+                CHOICES_FIELD: list(Choices.read(_first(row, "choices")).texts),
             }
 
 
 def _mmlu(rows: Iterable[Record]) -> Iterator[Record]:
     for question in _mmlu_choices(rows):
-        for letter, choice in zip(MMLU_LETTERS, question[CHOICES_FIELD], strict=True):
+        for letter, choice in zip(MMLU_LETTERS, question[CHOICES_FIELD], strict=False):
             yield {
                 "id": f"{question['id']}/{letter}",
                 "label": int(letter == question["label"]),
@@ -205,45 +204,39 @@ def check_there(source: str | Path) -> None:
         )
 
 
-def open_items(
-    source: str | Path,
-    reading: RecordFormat | None = None,
-    *,
-    labelled: bool = True,
-    keep_records: bool = False,
-) -> Items:
-    """Open the items of a file or a log, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
-
-    The template of ``reading`` replaces that of a known set. Labels are read only if ``labelled``;
-    ``Items.lines`` needs ``keep_records``.
-    """
-    reading = reading or RecordFormat()
+def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, RecordFormat]:
+    """The records of a file, a log or a set, each with its place, and how to convert them to items."""
     check_there(source)
     if not is_name(source):
         path = Path(source)
-        if (log := next((each for each in _LOGS if each.recognises(path)), None)) is None:
-            return load(path, reading, labelled=labelled, keep_records=keep_records)
-        records = log.records(path, reading)
-        return collect(str(source), records, reading, labelled=labelled, keep_records=keep_records)
+        logged = log_records(path, reading)
+        return (numbered_records(path) if logged is None else _numbered(logged)), reading
     name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
-        records = SETS[name].records(data_dir)
-    elif data_dir is not None:
+        return _numbered(SETS[name].records(data_dir)), reading
+    if data_dir is not None:
         raise InputError(
             f"{{data_dir}} is for {listed(tuple(SETS))}, not for {printable(name)}", options={"data_dir": ...}
         )
-    else:
-        records = builtin() if name == BUILTIN else hub_records(HubDataSet.parse(name))
-    return collect(name, records, reading, labelled=labelled, keep_records=keep_records)
+    return _numbered(builtin() if name == BUILTIN else hub_records(HubDataSet.parse(name))), reading
+
+
+def _numbered(records: Iterable[Record]) -> Numbered:
+    return ((f"record {number}", record) for number, record in enumerate(records, 1))
+
+
+def open_items(source: str | Path, reading: RecordFormat | None = None, *, labelled: bool = True) -> Items:
+    """Open the items of a file or a log, of a set in `NAMES`, or of ``hf:NAME[:CONFIG][@SPLIT]``.
+
+    The template of ``reading`` replaces that of a known set. Labels are read only if ``labelled``.
+    """
+    records, reading = open_records(source, reading or RecordFormat())
+    return Items(Path(source), reading, records, labelled=labelled)
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
     """The first ``n`` of the questions that ship with the package."""
-    if not 1 <= n <= BUILTIN_SIZE:
-        raise InputError(
-            f"n must be between 1 and {BUILTIN_SIZE:,}, the number of built-in questions, not {n:,}"
-        )
     # The field is called `family`, not `group`: items of a group count as repeats of one thing.
     return islice(read_records(Path(__file__).with_name("builtin.jsonl.gz")), n)
 
@@ -316,23 +309,6 @@ def _first(row: Record, *fields: str) -> Any:
     raise InputError(
         f"a row lacks {' or '.join(map(repr, fields))} (it has: {printable(', '.join(row), 120)})"
     )
-
-
-def _letter(answer: Any) -> str:
-    text = str(answer).strip()
-    for number, letter in enumerate(MMLU_LETTERS):
-        if text in (str(number), letter, letter.lower()):
-            return letter
-    raise InputError(f"an answer must be 0 to 3 or A to D, not {printable(text, 20)!r}")
-
-
-def _choices(row: Record) -> list[str]:
-    given = _first(row, "choices")
-    if isinstance(given, str):  # a CSV cell
-        given = json_list(given)
-    if not isinstance(given, list) or len(given) != len(MMLU_LETTERS):
-        raise InputError(f"field 'choices' must hold four answers, not {printable(str(given), 60)}")
-    return [str(choice) for choice in given]
 
 
 def _readable(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,10 +12,9 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.items.answers import CHOICES_FIELD, LETTERS, written_label
-from blindcal.items.record_files import Record, as_line, numbered_records
+from blindcal.items.answers import CHOICES_FIELD, LETTERS
+from blindcal.items.record_files import Record, numbered_records
 from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
-from blindcal.items.repeated_prompts import RepeatedPrompts, repeated_prompts, resampling_units
 from blindcal.records import IntArray, Item
 from blindcal.text import printable
 
@@ -22,8 +22,16 @@ MOST_PARTS = 200
 """Maximum number of values of the breakdown field."""
 
 
+@dataclass(frozen=True, slots=True)
+class RepeatedPrompts:
+    """``items`` repeat an earlier prompt; ``conflicting`` ones share a prompt with different labels."""
+
+    items: int
+    conflicting: int
+
+
 class Items:
-    """The items of a file or a set, in order; their records are kept only for `lines`.
+    """The items of a file or a set, in order.
 
     Labels are read only if ``labelled``; otherwise ``labels_ignored`` says whether there are any.
     """
@@ -35,13 +43,11 @@ class Items:
         records: Iterable[tuple[str, Record]],
         *,
         labelled: bool = True,
-        keep_records: bool = False,
     ) -> None:
         self.path = path
         self.labels_ignored = False
         self._reading, self._labelled = reading, labelled
         self._items: list[Item] = []
-        self._records: list[Record] | None = [] if keep_records else None
         self._digest = hashlib.blake2b(digest_size=16)
         self._words: tuple[str, ...] | None = None
         self._parts = set[str]()
@@ -60,21 +66,6 @@ class Items:
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self._items)
-
-    def lines(self) -> Iterator[bytes]:
-        """Each item as a line of a file that needs no template; fields not used in the prompt are kept."""
-        assert self._records is not None
-        reading = self._reading
-        gone = {reading.id_field, reading.label_field, "prompt", "id", "label", *reading.fields}
-        for number, (item, record) in enumerate(zip(self._items, self._records, strict=True)):
-            rest = {name: value for name, value in record.items() if name not in gone}
-            if (choices := reading.choices(record, number)) is not None:
-                rest[CHOICES_FIELD] = list(choices.shown)
-            label: int | str = item.label
-            if answers := reading.named_answers(record):
-                rest[ANSWERS_FIELD] = list(answers)
-                label = written_label(item.label if len(answers) > 2 else 1 - item.label, answers)
-            yield as_line({"id": item.id, "prompt": item.messages[-1].content, "label": label, **rest})
 
     @cached_property
     def labels(self) -> IntArray:
@@ -151,8 +142,6 @@ class Items:
                 "too many to break a result down by"
             )
         self._items.append(item)
-        if self._records is not None:
-            self._records.append(record)
 
     def _check(self) -> None:
         if not self._items:
@@ -166,34 +155,12 @@ class Items:
                 )
 
 
-def load(
-    path: str | Path,
-    reading: RecordFormat | None = None,
-    *,
-    labelled: bool = True,
-    keep_records: bool = False,
-) -> Items:
+def load(path: str | Path, reading: RecordFormat | None = None, *, labelled: bool = True) -> Items:
     """Read and check a file of items, with labels if ``labelled``; errors name the file, line and field."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file")
-    records = numbered_records(path)
-    return Items(path, reading or RecordFormat(), records, labelled=labelled, keep_records=keep_records)
-
-
-def collect(
-    name: str,
-    records: Iterable[Record],
-    reading: RecordFormat | None = None,
-    *,
-    labelled: bool = True,
-    keep_records: bool = False,
-) -> Items:
-    """Like `load`, for records that are not from one file; errors show ``name`` as the file."""
-    numbered = ((f"record {number}", record) for number, record in enumerate(records, 1))
-    return Items(
-        Path(name), reading or RecordFormat(), numbered, labelled=labelled, keep_records=keep_records
-    )
+    return Items(path, reading or RecordFormat(), numbered_records(path), labelled=labelled)
 
 
 def _mixed_words(words: tuple[str, ...] | None, before: tuple[str, ...] | None, record: Record) -> InputError:
@@ -209,3 +176,47 @@ def _mixed_words(words: tuple[str, ...] | None, before: tuple[str, ...] | None, 
         f"field {ANSWERS_FIELD!r} must be the same in all records",
         remedy="rename it if it does not name the answer words",
     )
+
+
+# Items that share a prompt: their answers are alike, so the items are not independent
+
+
+def repeated_prompts(prompts: IntArray, labels: IntArray) -> RepeatedPrompts | None:
+    """Count repeated prompts, given as hashes; ``None`` if there are none."""
+    codes = _in_order(prompts)
+    size = np.bincount(codes)
+    if size.size == codes.size:
+        return None
+    first = labels[np.unique(codes, return_index=True)[1]]
+    mixed = np.bincount(codes, labels != first[codes]) > 0
+    return RepeatedPrompts(codes.size - size.size, int(size[mixed].sum()))
+
+
+def resampling_units(groups: IntArray | None, prompts: IntArray) -> IntArray | None:
+    """The unit of each item, numbered in order of appearance; ``None`` if each item is its own.
+
+    A unit is a group, merged with groups that share a prompt; without groups, the items with the same prompt.
+    """
+    codes = _in_order(prompts)
+    distinct = np.unique(codes).size
+    if groups is None:
+        return None if distinct == codes.size else codes
+    named = _in_order(groups)
+    if distinct == codes.size:
+        return named
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first = int(named.max()) + 1
+    shape = (first + distinct,) * 2
+    links = coo_array((np.ones(codes.size, np.int8), (named, first + codes)), shape=shape)
+    _, unit = connected_components(links, directed=False)
+    return _in_order(unit[named].astype(np.int64))
+
+
+def _in_order(values: IntArray) -> IntArray:
+    # Hashes differ between processes; the order of appearance does not.
+    _, first, codes = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return rank[codes]

@@ -20,8 +20,9 @@ from blindcal.items.answers import (
     parse_answers,
     read_label,
     read_label_of_two,
+    written_label,
 )
-from blindcal.items.record_files import Record
+from blindcal.items.record_files import Record, as_line
 from blindcal.records import UNLABELLED, Item, Message
 from blindcal.text import encodable, printable
 
@@ -161,6 +162,18 @@ class RecordFormat:
         except InputError as error:
             hint = f"rename the field {ANSWERS_FIELD!r} if it does not name the answer words"
             raise InputError(error.message, remedy=f"{error.remedy}; {hint}".lstrip("; ")) from None
+
+    def line(self, item: Item, record: Record, number: int) -> bytes:
+        """An item as a line of a file that needs no template; fields not used in the prompt are kept."""
+        gone = {self.id_field, self.label_field, "prompt", "id", "label", *self.fields}
+        rest = {name: value for name, value in record.items() if name not in gone}
+        if (choices := self.choices(record, number)) is not None:
+            rest[CHOICES_FIELD] = list(choices.shown)
+        label: int | str = item.label
+        if answers := self.named_answers(record):
+            rest[ANSWERS_FIELD] = list(answers)
+            label = written_label(item.label if len(answers) > 2 else 1 - item.label, answers)
+        return as_line({"id": item.id, "prompt": item.messages[-1].content, "label": label, **rest})
 
     def label(self, record: Record, number: int = 0) -> int:
         return self._label(record, self.choices(record, number), self.named_answers(record))

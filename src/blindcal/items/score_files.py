@@ -13,8 +13,9 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import expit, logsumexp
@@ -24,8 +25,6 @@ from blindcal.items.record_files import numbered_records
 from blindcal.records import FloatArray, IntArray, Item, Semantics, Targets, Token
 from blindcal.text import printable, spoken
 
-Table: TypeAlias = dict[str, list[Any]]
-
 #: Answer words to look for in a logit file by default.
 WORDS = (("True", "False"), ("Yes", "No"))
 ASKED = "asked"
@@ -34,11 +33,89 @@ LOGIT = "logit_"
 _ENDING = re.compile(r"(\.(csv|tsv|jsonl?|ndjson|parquet|eval))?(\.gz)?$")
 _SEMANTICS: dict[str, Semantics] = {"p": "pair", "p_max": "max", "p_sum": "sum"}
 LABEL, PROBABILITY = "0 or 1", "a number in [0, 1]"
-RULES: dict[str, Callable[[FloatArray], Any]] = {
+_RULES: dict[str, Callable[[FloatArray], Any]] = {
     LABEL: lambda numbers: np.isin(numbers, (0.0, 1.0)),
     PROBABILITY: lambda numbers: (numbers >= 0) & (numbers <= 1),
     "a number": np.isfinite,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The columns of a file by name, with unconverted values."""
+
+    path: Path
+    columns: dict[str, list[Any]]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        if not path.exists():
+            raise InputError(f"{path}: no such file")
+        columns: dict[str, list[Any]] = {}
+        for where, record in numbered_records(path):
+            columns = columns or {name: [] for name in record}
+            for name, column in columns.items():
+                if name not in record:
+                    raise InputError(f"{path}, {where}: lacks the field {printable(name, 40)!r}")
+                column.append(record[name])
+        if not columns:
+            raise InputError(f"{path}: holds no rows")
+        return cls(path, columns)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> list[Any]:
+        if name not in self.columns:
+            raise InputError(f"{self.path}: has no column {name!r}, only {self.names}")
+        return self.columns[name]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(printable(name, 30) for name in self.columns)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids, or row numbers if there are none."""
+        size = len(next(iter(self.columns.values())))
+        return tuple(map(str, self.columns.get("id", range(size))))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The `asked_of` of each row, if the file has it."""
+        return tuple(map(str, self.columns.get(ASKED, ())))
+
+    @property
+    def spelled(self) -> tuple[str, ...]:
+        """The columns with the logits of a spelling."""
+        return tuple(name for name in self.columns if "|" in name)
+
+    def check(self, name: str, good: Any, rule: str) -> None:
+        if not good.all():
+            row = int(np.argmin(good))
+            shown = printable(str(self[name][row]), 30)
+            raise InputError(
+                f"{self.path}, row {row + 1}, {printable(name, 60)}: must be {rule}, got {shown!r}"
+            )
+
+    def numbers(self, name: str, rule: str = "a number") -> FloatArray:
+        """A column as numbers that satisfy a rule."""
+        numbers = np.array([_number(value) for value in self[name]])
+        self.check(name, _RULES[rule](numbers), rule)
+        return numbers
+
+    def labels(self) -> IntArray:
+        return self.numbers("label", LABEL).astype(np.int64)
+
+    def logits(self) -> tuple[tuple[Token, ...], FloatArray]:
+        """The tokens and logits of all columns named ``text|token id``."""
+        tokens = []
+        for name in self.spelled:
+            text, _, number = name.rpartition("|")
+            if not number.isdecimal():
+                raise InputError(f"{self.path}: column {printable(name, 60)!r} is not named 'text|token id'")
+            tokens.append(Token(int(number), text))
+        return tuple(tokens), np.column_stack([self.numbers(name) for name in self.spelled])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,28 +178,22 @@ def read_scores(path: Path, column: str = "p", words: tuple[str, ...] | None = N
     file lacks it. ``words`` are the positive and the negative answer word of a logit file, by default the
     first pair of `WORDS` in it.
     """
-    table = read_table(path)
-    spelled = any("|" in name for name in table)
+    table = Table.read(path)
     wanted = column if column in table else "p"
-    for name in ("label", *(() if spelled else (wanted,))):
+    for name in ("label", *(() if table.spelled else (wanted,))):
         if name not in table:
             raise InputError(
-                f"{path}: must have the columns id, label and p; lacks {name}, has {_names(table)} "
+                f"{path}: must have the columns id, label and p; lacks {name}, has {table.names} "
                 "(logits, instead of p, go in columns named 'text|token id')"
             )
-    about: dict[str, Any] = {
-        "path": str(path),
-        "ids": ids_of(table),
-        "labels": number_column(path, table, "label", LABEL).astype(np.int64),
-        "asked": tuple(map(str, table.get(ASKED, ()))),
-    }
+    known = partial(Scores, path=str(path), ids=table.ids, labels=table.labels(), asked=table.asked)
     if wanted in table:
-        return Scores(p=number_column(path, table, wanted, PROBABILITY), column=wanted, **about)
-    tokens, logits = spelled_logits(path, table)
+        return known(p=table.numbers(wanted, PROBABILITY), column=wanted)
+    tokens, logits = table.logits()
     targets = answers_in(path, tokens, words)
     targets = targets if column == "p" else every_spelling(tokens, targets, _SEMANTICS[column])
     p = answer_probabilities(tokens, logits, targets)
-    return Scores(p=p, column=_described(targets), tokens=tokens, logits=logits, **about)
+    return known(p=p, column=_described(targets), tokens=tokens, logits=logits)
 
 
 def is_choice_file(path: Path) -> bool:
@@ -137,15 +208,14 @@ def read_choices(path: Path) -> ChoiceScores:
     A label is the name of the right answer, or its number from 0 in the order of the columns. A logit that is
     empty, NaN or minus infinity means that the item lacks this answer, and all after it.
     """
-    table = read_table(path)
-    columns = [name for name in table if name.startswith(LOGIT)]
+    table = Table.read(path)
+    columns = [name for name in table.columns if name.startswith(LOGIT)]
     answers = tuple(name.removeprefix(LOGIT) for name in columns)
     if "label" not in table or len(columns) < 2 or "" in answers:
         raise InputError(
-            f"{path}: must have the columns id, label, and logit_<answer> for each answer; "
-            f"has {_names(table)}"
+            f"{path}: must have the columns id, label, and logit_<answer> for each answer; has {table.names}"
         )
-    logits = np.column_stack([_choice_logits(path, table, name) for name in columns])
+    logits = np.column_stack([_choice_logits(table, name) for name in columns])
     there = np.isfinite(logits)
     gap = there[:, 1:] & ~there[:, :-1]
     if gap.any():
@@ -159,41 +229,38 @@ def read_choices(path: Path) -> ChoiceScores:
         raise InputError(
             f"{path}, row {int(np.argmax(few)) + 1}: must have the logits of at least two answers"
         )
-    labels = _choice_labels(path, table["label"], answers)
+    labels = _choice_labels(table, answers)
     foreign = ~there[np.arange(labels.size), labels]
     if foreign.any():
         row = int(np.argmax(foreign))
         name = printable(columns[labels[row]], 60)
         raise InputError(f"{path}, row {row + 1}, {name}: must be a number, since the label is this answer")
-    asked = tuple(map(str, table.get(ASKED, ())))
     return ChoiceScores(
-        path=str(path), ids=ids_of(table), labels=labels, logits=logits, answers=answers, asked=asked
+        path=str(path), ids=table.ids, labels=labels, logits=logits, answers=answers, asked=table.asked
     )
 
 
-def _choice_logits(path: Path, table: Table, name: str) -> FloatArray:
+def _choice_logits(table: Table, name: str) -> FloatArray:
     missing = np.array([value is None or str(value).strip().lower() in ("", "nan") for value in table[name]])
     numbers = np.array([_number(value) for value in table[name]])
     rule = "a number, or empty if the item does not have this answer"
-    _check(path, table, name, missing | (~np.isnan(numbers) & (numbers != np.inf)), rule)
+    table.check(name, missing | (~np.isnan(numbers) & (numbers != np.inf)), rule)
     return np.where(missing, -np.inf, numbers)
 
 
-def _choice_labels(path: Path, given: Sequence[Any], answers: tuple[str, ...]) -> IntArray:
-    texts = [str(value).strip().removesuffix(".0") for value in given]
+def _choice_labels(table: Table, answers: tuple[str, ...]) -> IntArray:
+    texts = [str(value).strip().removesuffix(".0") for value in table["label"]]
     numbers = tuple(map(str, range(len(answers))))
     counted, named = (all(text in names for text in texts) for names in (numbers, answers))
     for row, text in enumerate(texts if counted and named else ()):
         if numbers.index(text) != answers.index(text):
             raise InputError(
-                f"{path}, row {row + 1}, label: {printable(text, 30)!r} may be an answer or the number of "
-                "another; name the columns with letters, such as logit_A"
+                f"{table.path}, row {row + 1}, label: {printable(text, 30)!r} may be an answer or the number "
+                "of another; name the columns with letters, such as logit_A"
             )
     names = numbers if counted or (not named and texts[0] in numbers) else answers
-    known = np.array([text in names for text in texts])
-    listed = printable(", ".join(map(repr, answers)), 200)
-    rule = f"a number from 0 to {len(answers) - 1} or one of {listed}"
-    _check(path, {"label": texts}, "label", known, rule)
+    rule = f"a number from 0 to {len(answers) - 1} or one of {printable(', '.join(map(repr, answers)), 200)}"
+    table.check("label", np.array([text in names for text in texts]), rule)
     return np.array([names.index(text) for text in texts], np.int64)
 
 
@@ -247,69 +314,8 @@ def _described(targets: Targets) -> str:
     return f"{how}{positive} against {negative}"
 
 
-# Columns
-
-
-def read_table(path: Path) -> Table:
-    """The columns of a file by name, with unconverted values."""
-    if not path.exists():
-        raise InputError(f"{path}: no such file")
-    table: Table = {}
-    for where, record in numbered_records(path):
-        table = table or {name: [] for name in record}
-        for name, column in table.items():
-            if name not in record:
-                raise InputError(f"{path}, {where}: lacks the field {printable(name, 40)!r}")
-            column.append(record[name])
-    if not table:
-        raise InputError(f"{path}: holds no rows")
-    return table
-
-
-def column_of(path: Path, table: Table, name: str) -> list[Any]:
-    if name not in table:
-        raise InputError(f"{path}: has no column {name!r}, only {_names(table)}")
-    return table[name]
-
-
-def ids_of(table: Table) -> tuple[str, ...]:
-    """The ids, or row numbers if there are none."""
-    size = len(next(iter(table.values())))
-    return tuple(map(str, table.get("id", range(size))))
-
-
-def number_column(path: Path, table: Table, name: str, rule: str = "a number") -> FloatArray:
-    """A column as numbers that satisfy one of the `RULES`."""
-    numbers = np.array([_number(value) for value in column_of(path, table, name)])
-    _check(path, table, name, RULES[rule](numbers), rule)
-    return numbers
-
-
-def spelled_logits(path: Path, table: Table) -> tuple[tuple[Token, ...], FloatArray]:
-    """The tokens and logits of all columns named ``text|token id``."""
-    tokens = []
-    names = [name for name in table if "|" in name]
-    for name in names:
-        text, _, number = name.rpartition("|")
-        if not number.isdecimal():
-            raise InputError(f"{path}: column {printable(name, 60)!r} is not named 'text|token id'")
-        tokens.append(Token(int(number), text))
-    return tuple(tokens), np.column_stack([number_column(path, table, name) for name in names])
-
-
-def _check(path: Path, table: Table, name: str, good: Any, rule: str) -> None:
-    if not good.all():
-        row = int(np.argmin(good))
-        shown = printable(str(table[name][row]), 30)
-        raise InputError(f"{path}, row {row + 1}, {printable(name, 60)}: must be {rule}, got {shown!r}")
-
-
 def _number(value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
         return np.nan
-
-
-def _names(table: Table) -> str:
-    return ", ".join(printable(name, 30) for name in table)

@@ -8,7 +8,7 @@ _SHOWN = (
     ("blindcal.results.result", "AuditResult"),
     ("blindcal.results.run", "Run"),
     ("blindcal.estimate.latent.fit", "LatentFit"),
-    ("blindcal.estimate.published.blind", "BlindResult"),
+    ("blindcal.estimate.published", "BlindResult"),
 )
 
 

@@ -128,7 +128,7 @@ def _settings(settings: dict[str, Any]) -> list[tuple[str, str]]:
 def html(shown: object) -> str:
     """A result, run or fit as HTML; a fit is resampled for its intervals if it has not been yet."""
     from blindcal.estimate.latent.fit import LatentFit
-    from blindcal.estimate.published.blind import BlindResult
+    from blindcal.estimate.published import BlindResult
     from blindcal.report.plots import plot_calibration_curve
     from blindcal.report.style import in_notebook, root_figure, svg
     from blindcal.results.run import Run

@@ -17,16 +17,13 @@ from blindcal.endpoints.free_text import parse_verbalized
 from blindcal.errors import InputError
 from blindcal.items.record_files import READERS
 from blindcal.items.score_files import (
-    LABEL,
     WORDS,
+    Table,
     answer_probabilities,
     answers_in,
-    column_of,
     every_spelling,
     is_choice_file,
-    number_column,
     read_scores,
-    read_table,
     stem,
 )
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Semantics, Targets, Token
@@ -50,7 +47,7 @@ class RecordedConfidence:
         return AnswerTable(np.arange(self.p.size), nothing, nothing, answers, stated=self.p)
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Source:
     """A model on a data set, with everything that was recorded.
 
@@ -65,9 +62,6 @@ class Source:
     targets: Targets
     p: FloatArray | None = None
     stated: RecordedConfidence | None = None
-
-    def __repr__(self) -> str:
-        return f"Source({self.name!r}, {self.n:,} items)"
 
     @property
     def name(self) -> str:
@@ -118,18 +112,17 @@ def read(path: Path, *, positive: str | None = None, negative: str | None = None
     model, data = names(path)
     if is_choice_file(path):
         raise InputError(f"{path}: has more answers than two: compare methods on it by 'blindcal simulate'")
-    table = read_table(path)
-    if not any("|" in name for name in table):
+    table = Table.read(path)
+    if not table.spelled:
         scores = read_scores(path)
         source = from_probabilities(model, data, scores.labels, scores.p)
     else:
-        labels = number_column(path, table, "label", LABEL).astype(np.int64)
-        recording = Recording.of_logits(path, table)
+        recording = Recording.of_logits(table)
         if "mass" in table:  # as `blindcal score` writes it: the pair comes first
             targets = Targets(recording.tokens[:1], recording.tokens[1:2])
         else:
             targets = answers_in(path, recording.tokens, words)
-        source = Source(model=model, data=data, labels=labels, recording=recording, targets=targets)
+        source = Source(model=model, data=data, labels=table.labels(), recording=recording, targets=targets)
     own = tuple(word.strip() for word in source.targets.words)
     return replace(source, stated=_stated(path, (own, *WORDS) if words is None else (words,)))
 
@@ -146,8 +139,7 @@ def _stated(path: Path, words: Sequence[tuple[str, ...]]) -> RecordedConfidence 
     beside = next((file for file in possible if file.exists() and file != path), None)
     if beside is None:
         return None
-    table = read_table(beside)
+    table = Table.read(beside)
     positive, negative = zip(*dict.fromkeys(words), strict=True)
-    read = (parse_verbalized(str(text), positive, negative).p for text in column_of(beside, table, "text"))
-    labels = number_column(beside, table, "label", LABEL).astype(np.int64)
-    return RecordedConfidence(labels, np.array([np.nan if p is None else p for p in read]))
+    stated = (parse_verbalized(str(text), positive, negative).p for text in table["text"])
+    return RecordedConfidence(table.labels(), np.array([np.nan if p is None else p for p in stated]))

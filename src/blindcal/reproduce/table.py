@@ -21,7 +21,7 @@ import numpy as np
 
 from blindcal.design import Design
 from blindcal.estimate.findings import Findings
-from blindcal.estimate.published.face_value import findings_at_face_value
+from blindcal.estimate.published import findings_at_face_value
 from blindcal.methods import METHODS, estimator_of
 from blindcal.records import INVALID, AnswerTable, FloatArray, Semantics
 from blindcal.reproduce.sources import Source
@@ -199,9 +199,6 @@ class Column:
     measured: tuple[Measured, ...]
     bins: int = 5
 
-    def __repr__(self) -> str:
-        return f"Column({self.name!r}, {self.source.n:,} items, {len(self.measured)} estimates)"
-
     @property
     def name(self) -> str:
         return self.source.name
@@ -253,9 +250,6 @@ class MethodTable:
     columns: tuple[Column, ...]
     bins: int
     seeds: int
-
-    def __repr__(self) -> str:
-        return f"MethodTable({len(self.columns)} columns, {len(self.rows)} rows, {self.seeds} seeds)"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

@@ -17,7 +17,7 @@ from blindcal.errors import InputError
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.evidence import Evidence, estimate
-from blindcal.items.repeated_prompts import repeated_prompts
+from blindcal.items.question_files import repeated_prompts
 from blindcal.methods import FITTED, METHODS, make_design
 from blindcal.records import AnswerTable
 from blindcal.results.result import AnswerCounts, AuditResult, ShownProbabilities, Spend

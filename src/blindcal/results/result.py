@@ -20,8 +20,7 @@ from blindcal.errors import InputError
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, Drift
 from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
-from blindcal.items.question_files import Items
-from blindcal.items.repeated_prompts import RepeatedPrompts
+from blindcal.items.question_files import Items, RepeatedPrompts
 from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
 from blindcal.json_form import JsonError, json_page, read_json
 from blindcal.prices import Prices

@@ -18,7 +18,7 @@ from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import excess_of, fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.evidence import UNNAMED
-from blindcal.items.repeated_prompts import resampling_units
+from blindcal.items.question_files import resampling_units
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame

@@ -1,1 +1,1 @@
-"""White-box probabilities, from an endpoint's logprobs or from the model itself."""
+"""White-box probabilities from the model itself."""

@@ -1,4 +1,4 @@
-"""White-box probabilities from the model itself, with Hugging Face transformers.
+"""A model loaded with Hugging Face transformers, and the logprobs of its answers.
 
 Prompts are sorted by length and padded on the left to batches of about equal cost. Positions count from the
 first real token, so that a padded prompt is computed like an unpadded one, and logits are computed for the
@@ -19,9 +19,25 @@ import numpy as np
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.field_rules import FromOne
 from blindcal.records import Item, Message, Targets, Token
-from blindcal.scoring.logprobs import Score, in_order
 
 WINDOW = 32_768  # prompts held in memory and sorted together
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Logprobs of an item's targets, in the order of :func:`in_order`, and their mass."""
+
+    item: Item
+    logprobs: tuple[float, ...]
+    mass: float
+
+
+def in_order(targets: Targets) -> tuple[Token, ...]:
+    """All target tokens: the first of each answer, the positive one leading, then the others."""
+    return (
+        *(side[0] for side in targets.sides),
+        *(token for side in targets.sides for token in side[1:]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.items.score_files import (
-    PROBABILITY,
-    Table,
-    column_of,
-    ids_of,
-    is_choice_file,
-    number_column,
-    read_choices,
-    read_table,
-    spelled_logits,
-    stem,
-)
+from blindcal.items.score_files import PROBABILITY, Table, is_choice_file, read_choices, stem
 from blindcal.records import INVALID, FloatArray, IntArray, Round, Targets, Token
 from blindcal.text import spoken
 
@@ -93,30 +82,30 @@ class Recording:
         if is_choice_file(path):
             scores = read_choices(path)
             return cls.of_choices(scores.ids, scores.logits, scores.answers, name=stem(path))
-        table = read_table(path)
+        table = Table.read(path)
         if "p" not in table:
-            return cls.of_logits(path, table)
-        p = number_column(path, table, "p", PROBABILITY)
-        return cls.from_probabilities(ids_of(table), p, name=stem(path), positive=positive, negative=negative)
+            return cls.of_logits(table)
+        p = table.numbers("p", PROBABILITY)
+        return cls.from_probabilities(table.ids, p, name=stem(path), positive=positive, negative=negative)
 
     @classmethod
-    def of_logits(cls, path: Path, table: Table) -> Recording:
+    def of_logits(cls, table: Table) -> Recording:
         """Read logits beside lse and argmax, or beside mass, as ``blindcal score`` writes them."""
-        if not any("|" in name for name in table):
+        if not table.spelled:
             raise InputError(
-                f"{path}: must have a column p, or logits named 'text|token id' beside lse and argmax"
+                f"{table.path}: must have a column p, or logits named 'text|token id' beside lse and argmax"
             )
-        tokens, logits = spelled_logits(path, table)
+        tokens, logits = table.logits()
         if "mass" in table:
-            lse, mass = np.zeros(len(logits)), number_column(path, table, "mass")
+            lse, mass = np.zeros(len(logits)), table.numbers("mass")
             others_first = np.zeros(len(logits), np.int64)  # the likeliest token is not recorded
         else:
-            lse = number_column(path, table, "lse")
+            lse = table.numbers("lse")
             mass = np.exp(logits - lse[:, None]).sum(axis=1)
-            argmax = number_column(path, table, "argmax").astype(np.int64)
+            argmax = table.numbers("argmax").astype(np.int64)
             others_first = np.where(np.isin(argmax, [token.id for token in tokens]), 0, argmax)
         rest = lse + np.log(np.maximum(1 - mass, 1e-12))
-        return cls(stem(path), ids_of(table), tokens, logits, rest, others_first)
+        return cls(stem(table.path), table.ids, tokens, logits, rest, others_first)
 
     def answers(self, asked: Round, targets: Targets, draws: FloatArray, *, biased: bool = True) -> IntArray:
         """Answer a round exactly as a replay would; ``draws`` in [0, 1) decide sampled answers."""
@@ -163,9 +152,8 @@ class RecordedTexts:
     @classmethod
     def load(cls, path: Path, words: tuple[str, ...]) -> RecordedTexts:
         """Read a table of ``id,text``."""
-        table = read_table(path)
-        texts = map(str, column_of(path, table, "text"))
-        return cls(dict(zip(ids_of(table), texts, strict=True)), words)
+        table = Table.read(path)
+        return cls(dict(zip(table.ids, map(str, table["text"]), strict=True)), words)
 
 
 def drawn(candidates: FloatArray, temperatures: FloatArray, draws: FloatArray) -> IntArray:
