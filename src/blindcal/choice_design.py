@@ -41,7 +41,9 @@ def more_than_plain(queries: float) -> float:
     if queries <= 1:
         raise InputError(
             "queries: with more than two answers the plain answer is the first query, and only further ones "
-            f"tell about its confidence: more than 1 per item is needed, got {queries:g}"
+            f"tell about its confidence: more than 1 per item is needed, got {queries:g}",
+            remedy="ask more, or use {method} if the endpoint shows them",
+            options={"method": "logprobs"},
         )
     return queries
 
@@ -136,12 +138,7 @@ class GivenAnswerDesign:
         return self._about(known, items, shifts, gumbel, rng)
 
     def _about(
-        self,
-        known: Problem,
-        items: IntArray,
-        shifts: FloatArray,
-        gumbel: BoolArray,
-        rng: np.random.Generator,
+        self, known: Problem, items: IntArray, shifts: FloatArray, gumbel: BoolArray, rng: np.random.Generator
     ) -> Round:
         numbers = gumbel_numbers((items.size, int(self.choices.max())), rng) * gumbel[:, None]
         assert known.given is not None

@@ -105,12 +105,7 @@ class RetryableError(EndpointError):
     """May succeed if asked again; ``retry_after`` is the wait in seconds that the server asks for."""
 
     def __init__(
-        self,
-        message: str,
-        *,
-        retry_after: float | None = None,
-        throttled: bool = False,
-        **more: Any,
+        self, message: str, *, retry_after: float | None = None, throttled: bool = False, **more: Any
     ) -> None:
         super().__init__(message, **more)
         self.retry_after = retry_after

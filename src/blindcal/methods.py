@@ -44,11 +44,11 @@ class DesignSpec:
     """The inputs of a design."""
 
     labels: IntArray
+    choices: IntArray  # number of answers of each item
     queries: float
     bins: int
     seed: int
     members: IntArray | None = None  # items that take part; None for all
-    choices: IntArray | None = None  # number of answers of each item; None if all have two
     summed: bool = False  # threshold answers follow the sum of several spellings: drawn as at T = 1
 
 
@@ -56,7 +56,7 @@ class DesignSpec:
 class SeveralAnswers:
     """How a method audits items with more than two answers (METHOD 8)."""
 
-    design: Callable[[DesignSpec, IntArray], Design]
+    design: Callable[[DesignSpec], Design]
     queries: float  # usual mean number per item
     answers: str = ""  # as in `Method`; if empty, those of two answers
 
@@ -136,25 +136,17 @@ METHODS: Mapping[str, Method] = {
         way="logprobs",
         budgets=(),  # the table compares methods with these very probabilities
         plan_budgets=(1.0,),
-        several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, spec.queries, spec.seed),
-            1.0,
-        ),
+        several=SeveralAnswers(lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed), 1.0),
         allowed=(lambda queries: queries <= 1, "logprobs reads each item once at most"),
     ),
     "latent": Method(
         "latent",
         1.0,
         "K threshold answers per item (logit_bias, T = 0), asked where they tell most",
-        lambda spec: LatentDesign(
-            spec.labels,
-            spec.queries,
-            spec.seed,
-            1.0 if spec.summed else 0.0,
-        ),
+        lambda spec: LatentDesign(spec.labels, spec.queries, spec.seed, 1.0 if spec.summed else 0.0),
         plan_budgets=(1.0, 1.5, 2.0, 3.0),
         several=SeveralAnswers(
-            lambda spec, choices: GivenAnswerDesign(spec.labels, choices, spec.queries, spec.seed),
+            lambda spec: GivenAnswerDesign(spec.labels, spec.choices, spec.queries, spec.seed),
             2.0,
             "K answers per item (logit_bias, T = 0): the plain one, then those to queries about it, half of "
             "them with Gumbel numbers on the other answers",
@@ -166,6 +158,10 @@ METHODS: Mapping[str, Method] = {
         "one threshold answer per item (logit_bias, T = 0), none for one subset: 1 - 1/bins queries",
         lambda spec: BlindDesign(spec.labels.size, whole(spec.bins, "bins"), spec.seed, spec.members),
         budgets=(1,),
+        allowed=(
+            lambda queries: queries == 1,
+            "blind always asks 1 - 1/bins per item; leave it out, or choose a method that can ask more",
+        ),
     ),
     "sampling": Method(
         "shares",
@@ -174,7 +170,7 @@ METHODS: Mapping[str, Method] = {
         lambda spec: SampledDesign(spec.labels.size, spec.queries, (1.0,), spec.seed),
         sampled=True,
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, more_than_plain(spec.queries), spec.seed),
+            lambda spec: DrawnAnswersDesign(spec.choices, more_than_plain(spec.queries), spec.seed),
             4.0,
             "K answers per item (logit_bias): the plain one, and others drawn at T = 1",
         ),
@@ -200,7 +196,7 @@ METHODS: Mapping[str, Method] = {
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, more_than_plain(spec.queries), spec.seed),
+            lambda spec: DrawnAnswersDesign(spec.choices, more_than_plain(spec.queries), spec.seed),
             4.0,
             "K answers per item without logit_bias: the plain one, and others drawn at T = 1",
         ),
@@ -217,7 +213,7 @@ METHODS: Mapping[str, Method] = {
         budgets=tuple(range(2, 9)),
         plan_budgets=(2.0, 3.0, 4.0),
         several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, spec.queries, spec.seed, greedy=False),
+            lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed, greedy=False),
             3.0,
             "K answers per item at the endpoint's own setting, without logit_bias or temperature; the first "
             "one is the answer given",
@@ -232,10 +228,7 @@ METHODS: Mapping[str, Method] = {
         biased=False,
         way="stated confidence",
         budgets=(1,),
-        several=SeveralAnswers(
-            lambda spec, choices: DrawnAnswersDesign(choices, spec.queries, spec.seed),
-            1.0,
-        ),
+        several=SeveralAnswers(lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed), 1.0),
         allowed=(lambda queries: queries == 1, "verbalized asks each item once"),
     ),
 }
@@ -281,19 +274,15 @@ def make_design(
     """Make the design of a method, with this mean number of queries per item.
 
     ``bins`` is the number of subsets of ``blind``. With ``stages``, sorted item numbers, only these items are
-    asked, each stage with its own design. ``choices`` and ``summed`` are as in `DesignSpec`.
+    asked, each stage with its own design. ``choices`` is the number of answers of each item, if
+    some have more than two, and ``summed`` as in `DesignSpec`.
     """
-    y = labels_array(labels) if choices is None else np.asarray(labels, np.int64)
+    several = choices is not None
+    y = np.asarray(labels, np.int64) if several else labels_array(labels)
     method_of(method).check_queries(queries)
-    make = METHODS[method].design
-    if choices is not None:
-        own = several_answers(method)
-
-        def make(spec: DesignSpec) -> Design:
-            assert spec.choices is not None
-            return own.design(spec, spec.choices)
-
-    spec = DesignSpec(labels=y, queries=queries, bins=bins, seed=seed, choices=choices, summed=summed)
+    make = several_answers(method).design if several else METHODS[method].design
+    choices = np.full(y.size, 2) if choices is None else choices
+    spec = DesignSpec(labels=y, choices=choices, queries=queries, bins=bins, seed=seed, summed=summed)
     if stages is None:
         return make(spec)
     if method == "blind":
@@ -303,14 +292,7 @@ def make_design(
             )
         return make(replace(spec, members=stages[0]))
     designs = [
-        make(
-            replace(
-                spec,
-                labels=y[members],
-                seed=seed + k * 2**32,
-                choices=None if choices is None else choices[members],
-            )
-        )
+        make(replace(spec, labels=y[members], choices=choices[members], seed=seed + k * 2**32))
         for k, members in enumerate(stages)
     ]
     return StagedDesign(tuple(stages), tuple(designs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -226,9 +226,13 @@ class _Columns:
     def __len__(self) -> int:
         return int(self.items.size)
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]  # the classes below are dataclasses
+
     def rows(self, chosen: npt.NDArray[np.bool_] | IntArray | slice) -> Self:
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]  # the classes below are dataclasses
-        return type(self)(**{name: None if each is None else each[chosen] for name, each in columns.items()})
+        columns = self.columns.items()
+        return type(self)(**{name: None if each is None else each[chosen] for name, each in columns})
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,43 +276,24 @@ class AnswerTable(_Columns):
         return self.rows(np.isin(self.items, items))
 
     def with_round(self, asked: Round, answers: IntArray, bounds: FloatArray | None = None) -> AnswerTable:
-        return self.joined(
-            AnswerTable(
-                asked.items,
-                asked.shifts,
-                asked.temperatures,
-                answers,
-                bounds=bounds,
-                about=asked.about,
-                biases=asked.biases,
-            )
-        )
+        return self.joined(AnswerTable(**asked.columns, answers=answers, bounds=bounds))
 
     def joined(self, other: AnswerTable) -> AnswerTable:
         """These answers followed by others, without what they state."""
         if not len(self):
             return replace(other, stated=None)
-        unbounded = self.bounds is None and other.bounds is None
-        return AnswerTable(
-            np.concatenate([self.items, other.items]),
-            np.concatenate([self.shifts, other.shifts]),
-            np.concatenate([self.temperatures, other.temperatures]),
-            np.concatenate([self.answers, other.answers]),
-            bounds=None if unbounded else np.concatenate([self.bounds_or_nan, other.bounds_or_nan]),
-            about=_stacked(self.about, other.about),
-            biases=_stacked(self.biases, other.biases),
-        )
+        if self.bounds is not None or other.bounds is not None:
+            self, other = (replace(each, bounds=each.bounds_or_nan) for each in (self, other))
+        pairs: dict[str, list[Any]] = {
+            name: [self.columns[name], other.columns[name]]
+            for name in self.columns.keys() - {"stated", "gumbel"}
+        }
+        some = {name: pair for name, pair in pairs.items() if pair[0] is not None and pair[1] is not None}
+        return AnswerTable(**{name: np.concatenate(pair) for name, pair in some.items()})
 
     @property
     def bounds_or_nan(self) -> FloatArray:
         return np.full((len(self), 2), np.nan) if self.bounds is None else self.bounds
-
-
-ColumnT = TypeVar("ColumnT", FloatArray, IntArray)
-
-
-def _stacked(first: ColumnT | None, second: ColumnT | None) -> ColumnT | None:
-    return None if first is None or second is None else np.concatenate([first, second])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,16 +325,8 @@ class Usage:
         return self.prompt_tokens, self.completion_tokens, self.cached_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            queries=self.queries + other.queries,
-            attempts=self.attempts + other.attempts,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cached_tokens=self.cached_tokens + other.cached_tokens,
-            invalid=self.invalid + other.invalid,
-            unusable=self.unusable + other.unusable,
-            wasted=self.wasted + other.wasted,
-        )
+        names = (each.name for each in fields(self))
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,14 +26,7 @@ from blindcal.field_rules import (
 )
 from blindcal.items.question_files import Items
 from blindcal.items.record_format import RecordFormat
-from blindcal.methods import (
-    ASSUMED,
-    AUTO,
-    LEAST_REPEATED,
-    METHODS,
-    TOO_FEW_REPEATED,
-    estimator_of,
-)
+from blindcal.methods import ASSUMED, AUTO, METHODS, estimator_of
 from blindcal.prices import Prices, list_prices
 from blindcal.records import AnswerFormat, EstimatorName, Semantics
 from blindcal.text import printable
@@ -118,17 +111,8 @@ class DesignSettings:
             raise InputError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
         if self.queries is not None and self.queries > MOST_QUERIES:
             raise InputError(f"queries must be at most {MOST_QUERIES} per item: more would tell nothing more")
-        if self.method == "blind" and self.queries not in (None, METHODS["blind"].queries):
-            raise InputError(
-                f"queries: blind always asks 1 - 1/bins per item, not {self.queries:g}; "
-                "leave it out, or choose a method that can ask more, such as latent"
-            )
-        if self.method == "logprobs" and (self.queries or 1) > 1:
-            raise InputError(f"queries: {self.method} reads each item once, not {self.queries:g} times")
-        if self.method == "repeated" and self.queries is not None and self.queries < LEAST_REPEATED:
-            raise InputError(f"queries: {TOO_FEW_REPEATED}, not {self.queries:g}")
-        if self.method == "verbalized" and self.queries not in (None, 1):
-            raise InputError(f"queries: verbalized asks each item once, not {self.queries:g} times")
+        if self.queries is not None and self.method != AUTO:
+            METHODS[self.method].check_queries(self.queries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 
 from blindcal.asking.controls import stored_controls
 from blindcal.asking.run_context import Limits
@@ -33,18 +32,17 @@ from blindcal.estimate.published import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
-from blindcal.items.score_files import asked_of, read_scores
+from blindcal.items.score_files import asked_of
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
-from blindcal.records import Estimate, Progress, Reply, Request, Targets, Token, Usage
-from blindcal.report.page import render
+from blindcal.records import Estimate, Progress, Usage
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result
 from blindcal.settings import Settings
-from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal
 from misbehaving import Behaviour, Server
+from results import result
 from serving import replaying
 
 N = 400
@@ -95,31 +93,38 @@ def settings(server: Server, **more: Any) -> Settings:
     return Settings(**{**base, **more})
 
 
+def at(server: Server) -> tuple[str, ...]:
+    """The options that name a server's model."""
+    return "--model", "replay", "--base-url", server.base_url
+
+
 def test_an_audit_finds_and_writes_everything(
     items: Path, scores: Path, server: Server, tmp_path: Path
 ) -> None:
-    """An audit ends with a result, the same in its file, beside the answers and the run."""
-    found = audit(items, settings(server), out=tmp_path / "run", oracle=scores, prices=Prices(1, 2))
+    """A result with its files; the same call again asks nothing, and the folder is no other audit's."""
+    out = tmp_path / "run"
+    found = audit(items, settings(server), out=out, oracle=scores, prices=Prices(1, 2))
+    spend, counts = found.spend, found.counts
     assert found.complete
-    assert found.counts.items == N
-    assert found.counts.invalid == 0
-    assert found.spend.asked == found.counts.positive + found.counts.negative
-    assert found.spend.cost == pytest.approx(
-        (found.spend.prompt_tokens + 2 * found.spend.completion_tokens) / 1e6
-    )
+    assert (counts.items, counts.invalid) == (N, 0)
+    assert spend.queries - spend.probe_queries - spend.control_queries == counts.positive + counts.negative
+    assert spend.cost == pytest.approx((spend.prompt_tokens + 2 * spend.completion_tokens) / 1e6)
     assert found.oracle is not None
-    loaded = load(items)
-    true = binned_ece(loaded.labels, truth(), len(found.bins)).ece
+    true = binned_ece(load(items).labels, truth(), len(found.bins)).ece
     assert found.oracle.ece == pytest.approx(true.value)
     assert found.probe is not None
     assert found.probe.verdict == "thresholds"
-    assert AuditResult.load(tmp_path / "run" / "result.json") == found
-    assert AuditResult.load(str(tmp_path / "run" / "result.json")) == found
-    assert {path.name for path in (tmp_path / "run").iterdir()} >= {
-        "run.sqlite",
-        "result.json",
-        "answers.csv",
-    }
+    assert AuditResult.load(out / "result.json") == found
+    assert {path.name for path in out.iterdir()} >= {"run.sqlite", "result.json", "answers.csv"}
+    asked = server.requests
+    again = audit(items, settings(server, level=0.9, api_key_env="OTHER", timeout=9), out=out)
+    assert (again.level, again.bins, again.spend.queries) == (0.9, found.bins, spend.queries)
+    with pytest.raises(InputError, match="seed: 0 then, 1 now"):
+        audit(items, settings(server, seed=1), out=out)
+    items.write_text(items.read_text().replace("SECRET9?", "SECRET9!"))
+    with pytest.raises(InputError, match=r"other settings \(the questions changed"):
+        audit(items, settings(server), out=out)
+    assert server.requests == asked
 
 
 @pytest.mark.parametrize("temperature", ["honoured", "ignored"])
@@ -135,89 +140,37 @@ def test_an_unverified_scale_is_in_the_headline(
         assert ("the scale of logit_bias" in shown) == (temperature == "ignored")
 
 
-@pytest.mark.parametrize("method", ["latent", "blind", "extraction", "sampling", "temperature"])
-def test_every_method_finds_over_http_what_a_simulation_finds(
-    method: str, items: Path, scores: Path, server: Server, tmp_path: Path
-) -> None:
-    """The same design, seed and probabilities give the same ECE to the last digit, over HTTP or not."""
-    queries = {"extraction": 8, "sampling": 8, "temperature": 6}.get(method)
-    chosen = settings(server, method=method, queries=queries, send_seed=True)
-    found = audit(items, chosen, out=tmp_path / "run", oracle=scores)
-    labels = read_scores(scores).labels
-    known = simulate(method, labels, truth(), queries=queries or 1, bins=len(found.bins), repeats=1)
-    assert found.ece.value == known.estimates[0]
-    assert found.oracle is not None
-    assert found.oracle.ece == known.oracle
-    assert found.oracle.difference == known.estimates[0] - known.oracle
-    assert found.semantics == ("sum" if method == "temperature" else "pair")
-
-
-def test_the_same_call_again_costs_nothing(items: Path, server: Server, tmp_path: Path) -> None:
-    """A finished audit is read back: no query, the same figures."""
-    first = audit(items, settings(server), out=tmp_path / "run")
-    asked = server.requests
-    second = audit(items, settings(server), out=tmp_path / "run")
-    assert server.requests == asked
-    assert (second.ece, second.bins, second.spend) == (first.ece, first.bins, first.spend)
-
-
-def test_other_settings_are_refused(items: Path, server: Server, tmp_path: Path) -> None:
-    """A folder that holds another audit is not touched, and the difference is shown."""
-    audit(items, settings(server), out=tmp_path / "run")
-    with pytest.raises(InputError, match="seed: 0 then, 1 now"):
-        audit(items, settings(server, seed=1), out=tmp_path / "run")
-    items.write_text(items.read_text().replace("SECRET9?", "SECRET9!"))
-    with pytest.raises(InputError, match=r"other settings \(the questions changed"):
-        audit(items, settings(server), out=tmp_path / "run")
-
-
-def test_blind_takes_no_number_of_queries() -> None:
-    """The blind design asks what it asks; another number is refused, not ignored."""
-    with pytest.raises(InputError, match="blind always asks 1 - 1/bins per item, not 3"):
-        Settings(model="m", method="blind", queries=3)
-
-
-def test_the_level_and_the_key_may_change(items: Path, server: Server, tmp_path: Path) -> None:
-    """What shapes no query does not bind a run."""
-    audit(items, settings(server), out=tmp_path / "run")
-    again = audit(items, settings(server, level=0.9, api_key_env="OTHER", timeout=9), out=tmp_path / "run")
-    assert again.level == 0.9
-
-
 def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -> None:
-    """Where logit_bias does nothing there is no audit by thresholds; forcing one leaves a mark."""
+    """There is no audit by thresholds; forcing one leaves a mark, and a refusal is not kept."""
+    out = tmp_path / "run"
     with serving(items, bias="ignored") as server:
         with pytest.raises(UnfitError, match=r"ignored: use method='temperature'; or force=True continues"):
-            audit(items, settings(server), out=tmp_path / "run")
+            audit(items, settings(server), out=out)
         forced = audit(items, settings(server), out=tmp_path / "forced", force=True)
-        by_heat = audit(items, settings(server, method="temperature"), out=tmp_path / "heat")
+        assert audit(items, settings(server, method="temperature"), out=tmp_path / "heat").complete
+        server.behaviour = Behaviour()
+        assert audit(items, settings(server), out=out).complete
     assert forced.probe is not None
     assert forced.probe.verdict == "temperature"
     assert forced.objection == "logit_bias is accepted but ignored"
-    assert by_heat.complete
 
 
-def test_a_clamp_is_refused_with_what_would_fit(items: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "cures"),
+    [
+        (
+            {"clamp": 10.0},
+            r"run it again with offset=\S+ and limit=\S+; or use method='temperature'; or force",
+        ),
+        ({"fault": "empty"}, r"^(?!.*force)"),  # where nothing usable is answered, forcing is no way out
+    ],
+)
+def test_a_refusal_names_what_would_fit(
+    behaviour: dict[str, Any], cures: str, items: Path, tmp_path: Path
+) -> None:
     """A clamped bias is refused with the options that suit it, then temperature, and force last."""
-    cures = r"run it again with offset=\S+ and limit=\S+; or use method='temperature'; or force=True"
-    with serving(items, clamp=10.0) as server, pytest.raises(UnfitError, match=cures):
+    with serving(items, **behaviour) as server, pytest.raises(UnfitError, match=cures):
         audit(items, settings(server), out=tmp_path / "run")
-
-
-def test_an_endpoint_without_replies_is_not_offered_force(items: Path, tmp_path: Path) -> None:
-    """Where nothing usable is answered, forcing is no way out and is not named."""
-    with serving(items, fault="empty") as server, pytest.raises(UnfitError) as refused:
-        audit(items, settings(server), out=tmp_path / "run")
-    assert "--force" not in str(refused.value)
-
-
-def test_a_refused_endpoint_is_probed_afresh(items: Path, tmp_path: Path) -> None:
-    """After a refusal the next call asks again: the endpoint may have been mended."""
-    with serving(items, bias="ignored") as server:
-        with pytest.raises(UnfitError):
-            audit(items, settings(server), out=tmp_path / "run")
-        server.behaviour = Behaviour()
-        assert audit(items, settings(server), out=tmp_path / "run").complete
 
 
 def test_invalid_answers_are_counted_and_bounded(items: Path, tmp_path: Path) -> None:
@@ -241,23 +194,10 @@ def test_the_bound_of_invalid_answers_holds() -> None:
         assert low - 1e-12 <= float(binned_ece(y, p, 5).ece) <= high + 1e-12
 
 
-def test_a_stopped_audit_says_so_and_goes_on(items: Path, server: Server, tmp_path: Path) -> None:
-    """With a limit reached the result is partial; without it the same call finishes."""
-    partial = audit(items, settings(server), out=tmp_path / "run", limits=Limits(max_queries=300))
-    assert not partial.complete
-    assert partial.stopped == "max_queries = 300 reached"
-    assert partial.spend.queries <= 300
-    assert partial.counts.unanswered > 0
-    assert audit(items, settings(server), out=tmp_path / "run").complete
-
-
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (
-            Limits(max_queries=5),
-            "max_queries=5 does not pay for the probe, which takes about 170 queries",
-        ),
+        (Limits(max_queries=5), "max_queries=5 does not pay for the probe, which takes about 170 queries"),
         (Limits(max_cost=6e-3), r"max_cost=0\.006 does not pay for the probe, .* 170 queries, \$0\.0"),
     ],
 )
@@ -378,34 +318,6 @@ def test_an_oracle_of_other_prompts_or_models(
     assert re.search(r"The file was scored with <strong>.*replayed.*If that is another model", page)
 
 
-class Evasive:
-    """An endpoint that never says one of the words."""
-
-    async def ask(self, request: Request) -> Reply:  # noqa: ARG002 - whatever is asked
-        return Reply("Maybe")
-
-    async def close(self) -> None:
-        pass
-
-
-def test_a_run_without_a_valid_answer_has_a_page(tmp_path: Path) -> None:
-    """Where no answer is one of the words, asking ends early, and the page says so and claims nothing."""
-    path = tmp_path / "items.jsonl"
-    lines = [json.dumps({"id": f"q{k}", "prompt": f"Is {k}?", "label": k % 2}) for k in range(400)]
-    path.write_text("\n".join(lines))
-    how: dict[str, Any] = {"endpoint": Evasive(), "targets": Targets((Token(1, "Yes"),), (Token(2, "No"),))}
-    found = audit(path, Settings(model="m"), out=tmp_path / "run", force=True, **how)
-    assert found.ece.value is None
-    assert not found.complete
-    assert found.stopped is not None
-    assert "none of" in found.stopped
-    assert 50 <= found.counts.invalid < 400
-    assert found.counts.positive + found.counts.negative == 0
-    page = Markup(render(found)).striptags()
-    assert "Nothing can be said about its calibration: not one of" in page
-    assert (tmp_path / "run" / "answers.csv").read_text().count("Maybe") == found.counts.invalid
-
-
 def test_broken_results_are_refused(tmp_path: Path) -> None:
     """A file that is no result is refused by name."""
     path = tmp_path / "result.json"
@@ -420,11 +332,10 @@ def test_broken_results_are_refused(tmp_path: Path) -> None:
             AuditResult.load(path)
 
 
-def test_the_direction_is_undecided_inside_the_interval(items: Path, server: Server, tmp_path: Path) -> None:
+def test_the_direction_is_undecided_inside_the_interval() -> None:
     """A sign is claimed only where the interval has one."""
-    found = audit(items, settings(server), out=tmp_path / "run")
     over = [Estimate(0.1, 0.05, 0.2), Estimate(-0.1, -0.2, -0.05), Estimate(0.1, -0.1, 0.2), Estimate(None)]
-    seen = [replace(found, overconfidence=one).direction for one in [*over, Estimate(0.1)]]
+    seen = [replace(result(), overconfidence=one).direction for one in [*over, Estimate(0.1)]]
     assert seen == ["overconfident", "underconfident", "undecided", "undecided", "undecided"]
 
 
@@ -433,28 +344,15 @@ def test_the_default_folder_is_safe_and_stable() -> None:
     assert default_folder("a/b.jsonl.gz", "org/../model:1") == Path("runs/b-org-..-model-1")
 
 
-def test_a_bar_shows_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    """The bar counts what is on disk and shows what it cost."""
-    with ProgressBar() as bar:
-        bar(
-            Progress(
-                done=10, total=20, usage=Usage(queries=10, attempts=10, invalid=1), cost=0.5, concurrency=32
-            )
-        )
-    shown = capsys.readouterr().err
-    assert "10/20" in shown
-    assert "invalid=10.0%" in shown
-    assert "cost=$0.5000" in shown
-
-
-def test_a_bar_ends_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """However soon after the one before, the last state is shown, closed or not: a notebook closes none."""
+def test_a_bar_shows_its_last_state_with_invalid_share_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """However soon after the one before, closed or not, because a notebook closes none."""
     bar = ProgressBar(mininterval=3600)
-    bar(Progress(done=1, total=600, usage=Usage(queries=1, attempts=1), cost=None, concurrency=32))
-    bar(Progress(done=489, total=600, usage=Usage(queries=489, attempts=489), cost=None, concurrency=32))
-    bar(Progress(done=600, total=600, usage=Usage(queries=600, attempts=600), cost=None, concurrency=32))
-    assert "600/600" in capsys.readouterr().err
+    for done in (1, 489, 600):
+        usage = Usage(queries=done, attempts=done, invalid=done // 10)
+        bar(Progress(done=done, total=600, usage=usage, cost=0.5, concurrency=32))
+    shown = capsys.readouterr().err
     bar.close()
+    assert all(word in shown for word in ("600/600", "invalid=10.0%", "cost=$0.5000"))
 
 
 def test_the_summary_says_what_its_estimates_are_worth(
@@ -491,23 +389,11 @@ def test_the_summary_says_what_its_estimates_are_worth(
 def test_the_command_prints_the_headline(items: Path, scores: Path, server: Server, tmp_path: Path) -> None:
     """``blindcal audit`` ends with ECE, direction, queries and where the files are; then status knows it."""
     out = tmp_path / "run"
-    done = blindcal(
-        "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", out, "--oracle", scores,
-        "--prices", "1,1", "--set", "resamples=50",
-    )  # fmt: skip
+    options = ("--out", out, "--oracle", scores, "--prices", "1,1", "--set", "resamples=50")
+    done = blindcal("audit", items, *at(server), *options)
     assert done.exit_code == 0, done.output
-    for word in (
-        "ECE ",
-        "direction ",
-        "AUROC ",
-        "accuracy ",
-        "queries ",
-        "$",
-        "oracle ",
-        "files ",
-        "report ",
-    ):
-        assert word in done.output
+    words = "ECE ", "direction ", "AUROC ", "accuracy ", "queries ", "$", "oracle ", "files ", "report "
+    assert all(word in done.output for word in words)
     status = blindcal("status", out)
     assert status.exit_code == 0
     assert "state      finished" in status.output
@@ -515,20 +401,12 @@ def test_the_command_prints_the_headline(items: Path, scores: Path, server: Serv
 
 
 def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
-    """``--json --quiet`` prints the result and nothing else; ``--quiet`` nothing at all."""
-    arguments = (
-        "audit",
-        items,
-        "--model",
-        "replay",
-        "--base-url",
-        server.base_url,
-        "--out",
-        tmp_path / "run",
-    )
-    shown = blindcal(*arguments, "--method", "blind", "--json", "--quiet")
-    assert json.loads(shown.output)["schema_version"] == 1
-    assert blindcal(*arguments, "--method", "blind", "--quiet").output == ""
+    """``--json --quiet`` prints the result and nothing else; ``--quiet`` nothing at all, or a missing key."""
+    given = ("audit", items, *at(server), "--out", tmp_path / "run", "--method", "blind", "--quiet")
+    assert json.loads(blindcal(*given, "--json").output)["schema_version"] == 1
+    assert blindcal(*given).output == ""
+    named = blindcal(*given, "--api-key-env", "BLINDCAL_NO_SUCH_KEY").output
+    assert named.startswith("warning: BLINDCAL_NO_SUCH_KEY, named by --api-key-env, is not set")
 
 
 def test_exit_codes(items: Path, server: Server, tmp_path: Path) -> None:
@@ -547,31 +425,13 @@ def test_exit_codes(items: Path, server: Server, tmp_path: Path) -> None:
     assert isinstance(blindcal("status", tmp_path / "none").exception, BlindcalError)
 
 
-def test_a_key_that_is_named_but_not_set_is_warned_of(items: Path, server: Server, tmp_path: Path) -> None:
-    """A variable given by name is missed when it is not there; the default one is not."""
-    arguments = ("audit", items, "--model", "replay", "--base-url", server.base_url, "--method", "blind")
-    named = blindcal(*arguments, "--out", tmp_path / "a", "--quiet", "--api-key-env", "BLINDCAL_NO_SUCH_KEY")
-    assert named.output.startswith("warning: BLINDCAL_NO_SUCH_KEY, named by --api-key-env, is not set")
-    assert blindcal(*arguments, "--out", tmp_path / "a", "--quiet").output == ""
-
-
-@pytest.mark.parametrize("command", ["audit", "probe", "simulate"])
-def test_negative_seeds_are_a_wrong_command_line(command: str, items: Path) -> None:
-    """A seed below 0 is refused by the command line itself."""
-    refused = blindcal(command, items, *(() if command == "simulate" else ("--model", "m")), "--seed", -1)
-    assert refused.exit_code == 2
-    assert "--seed" in refused.output
-
-
 def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> None:
     """``--dry-run`` prints queries, tokens and cost, and makes no folder."""
-    shown = blindcal(
-        "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-        "--dry-run", "--prices", "1,1",
-    )  # fmt: skip
+    out = tmp_path / "run"
+    shown = blindcal("audit", items, *at(server), "--out", out, "--dry-run", "--prices", "1,1")
     assert f"queries    {N} by latent" in shown.output
     assert "cost       about $" in shown.output
-    assert not (tmp_path / "run").exists()
+    assert not out.exists()
     assert server.requests == 0
 
 

@@ -23,9 +23,13 @@ from blindcal.errors import InputError
 from blindcal.estimate.noise import ControlCounts, forced_noise
 from blindcal.estimate.truth import top_label_ece
 from blindcal.evidence import Evidence, estimate
+from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
+from blindcal.items.score_files import read_choices
 from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, Round, Targets, Token
-from blindcal.results.result import AuditResult
+from blindcal.results.compare import compare
+from blindcal.results.merge import merge, together
+from blindcal.results.result import AuditResult, read_truth
 from blindcal.results.run import open_run
 from blindcal.results.tables import ANSWERS_FILE, write_answers
 from blindcal.store.run_file import StoredReply
@@ -49,18 +53,11 @@ def job(tmp_path: Path) -> Iterator[Job]:
         yield Job(items=items(), question=TokenQuestion(TOKENS, 50.0), store=store, max_shift=40.0, answers=3)
 
 
-def test_an_answer_that_the_item_lacks_is_invalid(job: Job) -> None:
-    """C is an answer of the questions with three options only."""
-    assert job.read(Reply("C"), choices=3).answer == 2
-    heard = job.read(Reply("C"), choices=2)
-    assert (heard.answer, heard.reason) == (INVALID, "an answer that the item does not have")
-    assert job.read(Reply("B"), choices=2).answer == 1
-
-
-def test_any_answer_can_be_forced(job: Job) -> None:
-    """The largest shift raises one answer; those that the item lacks get no bias."""
+def test_any_answer_of_the_item_can_be_forced_and_read(job: Job) -> None:
+    """The largest shift raises one answer; those that the item lacks get no bias, and are invalid."""
     assert job.forced(0, 2).logit_bias == {1: 50.0, 2: 50.0, 3: 90.0}
     assert job.forced(1, 0).logit_bias == {1: 90.0, 2: 50.0}
+    assert [job.read(Reply("C"), choices=size).answer for size in (3, 2)] == [2, INVALID]
 
 
 def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> None:
@@ -107,10 +104,9 @@ def test_a_bias_that_stops_acting_is_noticed() -> None:
 def test_flips_are_estimated_from_forced_queries_alone() -> None:
     """The share of wrong forced answers with its exact binomial interval; the jitter is the probe's."""
     found = forced_noise(ControlCounts(100, 3, 50, 20), 0.2)
-    assert found.posterior.best.flip_rate == pytest.approx(0.03)
+    assert (found.posterior.best.flip_rate, found.posterior.best.jitter) == pytest.approx((0.03, 0.2))
     # Clopper and Pearson's interval of 3 in 100, as tables give it
     assert (found.flip_rate.low, found.flip_rate.high) == pytest.approx((0.0062, 0.0852), abs=1e-4)
-    assert found.posterior.best.jitter == 0.2
     clean = forced_noise(ControlCounts(50, 0, 50, 3), 0.0)
     assert (clean.posterior.best.flip_rate, clean.plausible) == (0.0, ())
 
@@ -209,10 +205,6 @@ def test_the_result_survives_its_file(run: tuple[Path, AuditResult]) -> None:
 
 def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
     """The oracle is the top-label ECE of the logits; other answers and other labels are refused."""
-    from blindcal.items.question_files import load
-    from blindcal.items.score_files import read_choices
-    from blindcal.results.result import read_truth
-
     folder, result = run
     scores = read_choices(folder / "oracle.csv")
     loaded = load(folder / "items.jsonl")
@@ -292,13 +284,17 @@ def test_a_change_during_the_run_is_noticed(tmp_path: Path) -> None:
     assert pvalues[1] < 1e-6
 
 
-def test_results_of_other_answers_are_not_mixed(run: tuple[Path, AuditResult]) -> None:
-    """Runs that asked for other answers cannot be compared or merged; the reason is said."""
-    from blindcal.errors import InputError
-    from blindcal.results.compare import compare
-    from blindcal.results.merge import together
-
+def test_runs_compare_by_their_answers(run: tuple[Path, AuditResult]) -> None:
+    """A run does not differ from itself; other answers are refused, and shuffled options are said."""
     one = open_run(run[0] / "run")
+    found = compare(one, one, resamples=40)
+    assert found.common == N
+    assert all(float(each.difference) == 0.0 for each in found.differences)
+    shuffled = replace(
+        one, settings=one.settings | {"permute": 1}, digests=tuple(b"x%d" % k for k in range(N))
+    )
+    shuffled = replace(shuffled, labels=(one.labels + 1) % one.choices)  # type: ignore[operator]
+    assert compare(one, shuffled, resamples=40).reworded == N
     other = replace(one, result=replace(one.result, answers=("A", "B", "C", "E")))
     with pytest.raises(InputError, match=r"asked for different answers: A, B, C, D and A, B, C, E"):
         compare(one, other)
@@ -306,50 +302,27 @@ def test_results_of_other_answers_are_not_mixed(run: tuple[Path, AuditResult]) -
         together([one, other])
 
 
-def test_a_run_compared_with_itself_does_not_differ(run: tuple[Path, AuditResult]) -> None:
-    """Paired on all items to which an answer was given, every difference is zero."""
-    from blindcal.results.compare import compare
-
-    one = open_run(run[0] / "run")
-    found = compare(one, one, resamples=40)
-    assert found.common == N
-    for each in found.differences:
-        assert float(each.difference) == 0.0
-    shuffled = replace(
-        one, settings=one.settings | {"permute": 1}, digests=tuple(b"x%d" % k for k in range(N))
-    )
-    shuffled = replace(shuffled, labels=(one.labels + 1) % one.choices)  # type: ignore[operator]
-    assert compare(one, shuffled, resamples=40).reworded == N
-
-
 def test_halves_merge_into_the_whole(run: tuple[Path, AuditResult]) -> None:
     """Counts add up, and the estimates are those of all answers together."""
-    from blindcal.results.merge import merge
-
     folder, result = run
     whole = open_run(folder / "run")
     assert whole.choices is not None
     halves = []
-    for first in (0, N // 2):
-        mine = np.arange(first, first + N // 2)
-        rows = whole.answered.of(mine)
+    for mine in (slice(0, N // 2), slice(N // 2, N)):
+        rows = whole.answered.of(np.arange(N)[mine])
         each = tuple(np.bincount(rows.answers, minlength=4).tolist())
-        halves.append(
-            replace(
-                whole,
-                result=replace(whole.result, by=None, counts=replace(result.counts, items=N // 2, each=each)),
-                ids=whole.ids[first : first + N // 2],
-                labels=whole.labels[mine],
-                choices=whole.choices[mine],
-                group_names=whole.group_names[first : first + N // 2],
-                parts=whole.parts[first : first + N // 2],
-                digests=whole.digests[first : first + N // 2],
-                answered=replace(rows, items=rows.items - first),
-            )
+        counts = replace(result.counts, items=N // 2, each=each)
+        half = replace(
+            whole,
+            result=replace(whole.result, by=None, counts=counts),
+            answered=replace(rows, items=rows.items - mine.start),
+            labels=whole.labels[mine],
+            choices=whole.choices[mine],
+            **{name: getattr(whole, name)[mine] for name in ("ids", "group_names", "parts", "digests")},
         )
+        halves.append(half)
     merged = merge(halves, resamples=40)
-    assert merged.confusion == result.confusion
-    assert merged.counts.each == result.counts.each
+    assert (merged.confusion, merged.counts.each) == (result.confusion, result.counts.each)
     assert merged.ece.value == pytest.approx(result.ece.value, abs=1e-6)
     assert merged.margins == result.margins
     assert json.loads(merged.to_json())["answers"] == ["A", "B", "C", "D"]

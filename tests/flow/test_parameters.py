@@ -288,10 +288,7 @@ def test_logprobs_by_id_are_asked_for_by_text(heeds: bool, requests: int, token:
         return json_response({"choices": [{"message": {"content": "Yes"}, "logprobs": shown}]})
 
     async def talk() -> list[str]:
-        async with (
-            answering(by_id) as url,
-            HttpEndpoint(Address(url, "m"), environ={}) as endpoint,
-        ):
+        async with answering(by_id) as url, HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
             governor = hurried(endpoint)
             asked = GovernedEndpoint(governor)
             replies = [await asked.ask(asking(top_logprobs=1)) for _ in range(2)]

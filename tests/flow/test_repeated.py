@@ -29,7 +29,6 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
 from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.estimate.noise import drift_test
-from blindcal.evidence import measures
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design
 from blindcal.prices import Prices
@@ -74,13 +73,6 @@ def test_neither_bias_nor_temperature_is_sent() -> None:
     assert QUESTION.request(messages, 0.0, 1.0, 3) == Request(messages, temperature=None)
     seeded = replace(QUESTION, seed=3)
     assert len({seeded.request(messages, 0.0, 1.0, number).seed for number in range(50)}) == 50
-
-
-def test_the_quantity_is_that_of_the_endpoint_as_it_is() -> None:
-    """Not the model's probability under some decoding, but how often this endpoint answers so."""
-    said = measures("repeated", "configured", "latent", 2.0)
-    assert said.startswith("how often this endpoint, as it is configured, gives the positive answer")
-    assert "; from 2 answers per item at the endpoint's own setting" in said
 
 
 # Several answers in one request
@@ -358,9 +350,6 @@ def test_choices_that_cannot_be_used_are_left_out() -> None:
     assert reply.usage == Usage(queries=2, attempts=1, prompt_tokens=9, completion_tokens=30)
     with pytest.raises(ReplyError, match="reasoning and no answer"):
         read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode())
-
-
-# The replay
 
 
 # End to end

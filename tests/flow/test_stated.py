@@ -160,21 +160,6 @@ def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_pa
         audit(items, settings(server), out=tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"queries": 2}, "verbalized asks each item once, not 2 times"),
-        ({"estimator": "latent"}, "latent reads answers of one word"),
-        ({"method": "blind", "instruction": "x"}, "only verbalized asks in words of its own, not blind"),
-        ({"estimator": "mle"}, "estimator: must be one of own, latent"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(more: dict[str, Any], message: str) -> None:
-    """What a method cannot do is refused before anything is asked."""
-    with pytest.raises(BlindcalError, match=message):
-        Settings(**{"model": "m", "method": "verbalized", **more})
-
-
 def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
     """A real model's recorded answers, asked for over HTTP, give the ECE that reading the file gives."""
     recorded = SHARED / "logits" / "qwen__boolq__verbalized.csv.gz"

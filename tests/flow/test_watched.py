@@ -79,7 +79,7 @@ def test_an_honest_endpoint_gets_no_word(items: Path, tmp_path: Path) -> None:
     assert (controls.failed, controls.disagreed) == (0, 0)
     assert steady.flip_rate.value == 0
     assert found.spend.control_queries == controls.forced + controls.repeated
-    assert found.spend.asked == ASKED
+    assert found.spend.queries - found.spend.probe_queries - found.spend.control_queries == ASKED
     (served,) = steady.served
     assert (served.model, served.fingerprint, served.answers) == ("replay", "fp_1", ASKED)
     assert AuditResult.load(tmp_path / "run" / "result.json") == found

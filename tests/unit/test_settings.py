@@ -44,24 +44,28 @@ def test_replacing_leaves_the_rest_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "m", "tempalte": "x"}, "'tempalte' is not a setting; did you mean 'template'"),
-        ({"template": "{q}"}, "a model is required"),
-        ({"model": "m", "method": "guess"}, "method must be one of auto, logprobs, latent"),
-        ({"model": "m", "level": 1.5}, "level must be a number between 0 and 1"),
-        ({"model": "m", "resamples": 1}, "resamples must be a whole number from 2 up"),
-        (
-            {"model": "m", "queries": 1000},
-            "queries must be at most 100 per item",
-        ),
-        ({"model": "m", "sample": 0}, "sample must be a whole number from 1 up"),
-        ({"model": "m", "method": "latent", "instruction": "x"}, "only verbalized asks in words of its own"),
-        ({"model": "m", "method": "verbalized", "estimator": "latent"}, "latent reads answers of one word"),
+        ({"tempalte": "x"}, "'tempalte' is not a setting; did you mean 'template'"),
+        ({"method": "guess"}, "method must be one of auto, logprobs, latent"),
+        ({"level": 1.5}, "level must be a number between 0 and 1"),
+        ({"resamples": 1}, "resamples must be a whole number from 2 up"),
+        ({"queries": 1000}, "queries must be at most 100 per item"),
+        ({"method": "blind", "queries": 3}, "blind always asks 1 - 1/bins per item"),
+        ({"method": "logprobs", "queries": 2}, "logprobs reads each item once"),
+        ({"method": "repeated", "queries": 1}, "repeated asks each item at least 2 times"),
+        ({"method": "verbalized", "queries": 2}, "verbalized asks each item once"),
+        ({"sample": 0}, "sample must be a whole number from 1 up"),
+        ({"seed": -1}, "seed must be a whole number from 0 up"),
+        ({"method": "latent", "instruction": "x"}, "only verbalized asks in words of its own"),
+        ({"method": "verbalized", "estimator": "latent"}, "latent reads answers of one word"),
+        ({"estimator": "mle"}, "estimator: must be one of own, latent"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
     """A wrong option is refused where it is given, with what would be right."""
     with pytest.raises(bc.BlindcalError, match=message):
-        bc.Settings(**options)
+        bc.Settings(model="m", **options)
+    with pytest.raises(bc.BlindcalError, match="a model is required"):
+        bc.Settings(template="{q}")
 
 
 def test_plain_completions_have_prompts_of_their_own_role() -> None:

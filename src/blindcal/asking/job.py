@@ -12,17 +12,7 @@ import numpy.typing as npt
 
 from blindcal.asking.governor import FinalOutcome
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
-from blindcal.records import (
-    INVALID,
-    POSITIVE,
-    FloatArray,
-    IntArray,
-    Item,
-    Reply,
-    Request,
-    Round,
-    Usage,
-)
+from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray, Item, Reply, Request, Round, Usage
 from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import UNASKED, AnswerArray, Store
 from blindcal.text import printable

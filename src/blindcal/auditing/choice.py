@@ -8,10 +8,10 @@ between temperature and repeated answers. Without a given number of queries, or 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-from blindcal.errors import InputError
+from blindcal.choice_design import more_than_plain
 from blindcal.methods import LEAST_REPEATED, METHODS
 from blindcal.planning.forecast import DEFAULT, MAX_QUERIES, half_width, preset
 from blindcal.probing.findings import Probe
@@ -34,24 +34,21 @@ _CLEARLY = 0.95  # an interval below this share of another one justifies more pr
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOption:
-    """A way to audit ``n`` items; ``trouble`` is why not: empty if it works, ``None`` if it was not tried."""
+    """A way to audit; ``trouble`` is why not: empty if it works, ``None`` if it was not tried."""
 
     way: Way
-    method: str
     queries: float
-    n: int
-    bins: int
-    level: float
+    forecast: Callable[[Way], float | None]
     trouble: str | None = None
-    answers: int = 2
 
-    @cached_property
+    @property
+    def method(self) -> str:
+        return METHOD_OF[self.way]
+
+    @property
     def half_width(self) -> float | None:
         """Expected half-width of the interval of the ECE, for an average model; ``None`` if unknown."""
-        if self.answers > 2 or not METHODS[self.method].fitted:
-            return None
-        queries = min(self.queries, MAX_QUERIES)
-        return half_width(preset(DEFAULT), self.method, self.n, queries, bins=self.bins, level=self.level)
+        return self.forecast(self.way)
 
     @property
     def times(self) -> str:
@@ -69,29 +66,21 @@ class MethodChoice:
     """Chooses the method for an audit of ``n`` items with these settings."""
 
     def __init__(self, settings: Settings, n: int) -> None:
-        self._given, level = settings.design.queries, settings.estimation.level
-        bins, n = settings.estimation.bins or DEFAULT_BINS, min(n, settings.design.sample or n)
-        answers = len(settings.answer_words)
-        self._several = answers > 2
-        if self._several and self._given is not None and self._given <= 1:
-            raise InputError(
-                "queries: with more than two answers the plain answer is the first query, and only the next "
-                f"ones tell about its confidence: more than 1 per item is needed, got {self._given:g}",
-                remedy="ask more, or use {method} if the endpoint shows them",
-                options={"method": "logprobs"},
-            )
+        self._settings, self._n = settings, min(n, settings.design.sample or n)
+        self._given, self._several = settings.design.queries, len(settings.answer_words) > 2
+        if self._several and self._given is not None:
+            more_than_plain(self._given)
         self.options = {
-            way: MethodOption(
-                way=way,
-                method=method,
-                queries=self._queries(way),
-                n=n,
-                bins=bins,
-                level=level,
-                answers=answers,
-            )
-            for way, method in METHOD_OF.items()
+            way: MethodOption(way=way, queries=self._queries(way), forecast=self._half_width)
+            for way in METHOD_OF
         }
+
+    def _half_width(self, way: Way) -> float | None:
+        if self._several or not METHODS[METHOD_OF[way]].fitted:
+            return None
+        queries, estimation = min(self._queries(way), MAX_QUERIES), self._settings.estimation
+        bins, level = estimation.bins or DEFAULT_BINS, estimation.level
+        return half_width(preset(DEFAULT), METHOD_OF[way], self._n, queries, bins=bins, level=level)
 
     def _queries(self, way: Way) -> float:
         if self._given is None:

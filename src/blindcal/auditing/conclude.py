@@ -23,14 +23,7 @@ from blindcal.items.question_files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.result import (
-    RESULT_FILE,
-    AnswerCounts,
-    AuditResult,
-    Example,
-    ShownProbabilities,
-    Spend,
-)
+from blindcal.results.result import RESULT_FILE, AnswerCounts, AuditResult, Example, ShownProbabilities, Spend
 from blindcal.results.tables import ANSWERS_FILE, write_answers
 from blindcal.store.run_store import Store
 from blindcal.text import encodable, printable

@@ -76,11 +76,7 @@ class Prepared:
         seed = design.seed if design.send_seed else None
         if self.answer_format != "word":
             return FreeTextQuestion(
-                settings.answer_words,
-                self.answer_format,
-                most,
-                tempered=method.tempered,
-                seed=seed,
+                settings.answer_words, self.answer_format, most, tempered=method.tempered, seed=seed
             )
         if self.constraint is not None:
             most = max(most, CONSTRAINTS[self.constraint].max_tokens)

@@ -14,13 +14,7 @@ from blindcal.store.run_store import UNASKED, AnswerArray, Store
 
 
 def check_steadiness(
-    store: Store,
-    labels: IntArray,
-    answered: AnswerTable,
-    jitter: float,
-    *,
-    slack: int,
-    at_once: int = 1,
+    store: Store, labels: IntArray, answered: AnswerTable, jitter: float, *, slack: int, at_once: int = 1
 ) -> tuple[Steadiness, NoiseEstimate]:
     """The steadiness of an endpoint, and the noise of its answers.
 

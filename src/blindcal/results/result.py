@@ -190,11 +190,6 @@ class Spend:
             control_queries=store.usage("control").queries,
         )
 
-    @property
-    def asked(self) -> int:
-        """The queries of the design."""
-        return self.queries - self.probe_queries - self.control_queries
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:

@@ -1,29 +1,36 @@
-"""A limit on the cost is never exceeded, and stops the run."""
+"""No limit is exceeded: on cost, on requests per minute, or on open files."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from pyreqwest.exceptions import ConnectError
 
-from blindcal.asking.run_context import Limits
+import blindcal as bc
+from blindcal.asking import run_context
+from blindcal.asking.run_context import OTHER_FILES, Limits
 from blindcal.auditing.audit import audit
-from blindcal.cli import app
-from blindcal.errors import InputError
+from blindcal.endpoints.http_client import from_exception
+from blindcal.errors import FatalError, InputError
 from blindcal.items.question_files import load
 from blindcal.planning.forecast import preset
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
+from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import Server
 from blindcal.store.run_store import RUN_FILE, Store
+from commanding import blindcal
 from serving import replaying
+from serving import write_items as asked_items
 
 N = 200
 PRICES = Prices(1000.0, 0.0)  # a dollar for a thousand tokens
@@ -106,14 +113,16 @@ def test_a_stopped_run_asks_a_fair_part_of_the_items(
         assert 0.4 * N < asked.size < 0.6 * N
 
 
-def test_a_limit_below_the_probe_is_refused_before_anything_is_asked(
+def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_asked(
     items: Path, server: Server, tmp_path: Path
 ) -> None:
-    """What cannot pay for the probe is refused with its price, and no request is made."""
-    with pytest.raises(
-        InputError, match=r"does not pay for the probe: .* cost about \$\d.*nothing was asked"
-    ):
+    """What cannot pay for the probe, or has no prices, is refused with the reason."""
+    why = r"does not pay for the probe: .* cost about \$\d.*nothing was asked"
+    with pytest.raises(InputError, match=why):
         spend(items, server, tmp_path / "run", 0.01)
+    settings = Settings(model="replay", base_url=server.base_url)
+    with pytest.raises(InputError, match=r"max_cost=0\.5 limits nothing .*: give prices=\.\.\. too"):
+        audit(items, settings, out=tmp_path / "run", limits=Limits(max_cost=0.5))
     assert server.requests == 0
 
 
@@ -122,14 +131,6 @@ def test_limits_that_are_no_sum_are_refused(money: float) -> None:
     """A limit on the cost is a number of dollars above zero."""
     with pytest.raises(InputError, match="max_cost must be a number above 0"):
         Limits(max_cost=money)
-
-
-def test_a_limit_on_the_cost_needs_prices(items: Path, server: Server, tmp_path: Path) -> None:
-    """A limit that cannot be kept is refused before anything is asked, and the error says what is missing."""
-    settings = Settings(model="replay", base_url=server.base_url)
-    with pytest.raises(InputError, match=r"max_cost=0\.5 limits nothing .*: give prices=\.\.\. too"):
-        audit(items, settings, out=tmp_path / "run", limits=Limits(max_cost=0.5))
-    assert server.requests == 0
 
 
 def test_the_command_names_unknown_prices_and_what_the_limit_pays_for(
@@ -145,17 +146,83 @@ def test_the_command_names_unknown_prices_and_what_the_limit_pays_for(
         ("verbalized", r"limit .* pays for about \d+% of the queries: the run stops there"),
     ):
         priced = ["--prices", "1000,100", "--method", method, "--dry-run"]
-        found = CliRunner().invoke(app, [*given, *priced])
+        found = blindcal(*given, *priced)
         assert re.search(words, found.output), found.output
-    refused = CliRunner().invoke(app, given)
+    refused = blindcal(*given)
     assert refused.exit_code == 2
     assert "none are known for 'replay'" in refused.output
-    elsewhere = CliRunner().invoke(app, [*given, "--model", "gpt-4o-mini"])
+    elsewhere = blindcal(*given, "--model", "gpt-4o-mini")
     assert elsewhere.exit_code == 2
     assert f"those known for 'gpt-4o-mini' are OpenAI's own, not those at {server.base_url}" in (
         " ".join(elsewhere.output.split())
     )
     assert server.requests == asked
-    done = CliRunner().invoke(app, [*given, "--prices", "1000,0"])
+    done = blindcal(*given, "--prices", "1000,0")
     assert done.exit_code == 3, done.output
     assert re.search(r"stopped +max_cost = \S+ reached", done.output)
+
+
+# Open files
+
+
+def allow(monkeypatch: pytest.MonkeyPatch, most: float) -> None:
+    """Let the process have so many open files."""
+    monkeypatch.setattr(run_context, "_most_open_files", lambda: most)
+
+
+def test_the_concurrency_fits_the_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no more connections than files that may be open, and a warning says why."""
+    allow(monkeypatch, OTHER_FILES + 8)
+    with pytest.warns(
+        UserWarning, match=r"the concurrency is 8 instead of 32, .* only 32 open files; ulimit"
+    ):
+        assert Limits().within_open_files() == Limits(concurrency=8)
+    assert Limits(concurrency=8).within_open_files() == Limits(concurrency=8)
+    allow(monkeypatch, math.inf)
+    assert Limits(concurrency=5000).within_open_files() == Limits(concurrency=5000)
+
+
+def test_too_few_open_files_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without room for one connection nothing is begun."""
+    allow(monkeypatch, 20)
+    with pytest.raises(InputError, match=r"only 20 open files, .* needs 25: raise the limit \(ulimit -n"):
+        Limits().within_open_files()
+
+
+def test_running_out_of_files_is_not_the_address() -> None:
+    """An endpoint is not to blame if this process cannot open another connection."""
+    causes = ("client error (Connect)", "tcp open error", "Too many open files (os error 24)")
+    error = ConnectError("connection error", {"causes": [{"message": cause} for cause in causes]})
+    found = from_exception(error, "x:80", reached=False)
+    assert isinstance(found, FatalError)
+    assert "too many open files to connect to x:80: raise the limit (ulimit -n)" in str(found)
+
+
+# Requests per minute
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize(("command", "tpm"), [(bc.probe, None), (bc.audit, 1e6)])
+def test_the_limit_on_requests_counts_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any], tpm: float | None
+) -> None:
+    """Requests of the probe, the design and its controls leave at the rate that is allowed.
+
+    A limit on tokens that replies do not use up changes nothing.
+    """
+    items, arrived = asked_items(tmp_path / "items.jsonl", 20), list[float]()
+    with replaying(items, np.random.default_rng(1).random(20)) as server:
+        complete = server._complete
+
+        def timed(body: bytes, *, chat: bool) -> HttpResponse:
+            arrived.append(time.monotonic())
+            return complete(body, chat=chat)
+
+        monkeypatch.setattr(server, "_complete", timed)
+        settings = bc.Settings(model="replay", base_url=server.base_url, method="latent", resamples=20)
+        where = {"out": tmp_path / "run"} if command is bc.audit else {}
+        command(items, settings, limits=Limits(rpm=2400.0, tpm=tpm), **where)
+    assert len(arrived) > 60
+    # a request may take a while to arrive, but is never sent early
+    sent = arrived[0] - 0.2 + 60 / 2400.0 * np.arange(len(arrived))
+    assert np.all(arrived > sent)
