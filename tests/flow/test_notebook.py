@@ -17,7 +17,7 @@ from blindcal import plot
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.fitting import latent
-from blindcal.estimate.published import BlindResult, blind
+from blindcal.estimate.published import blind
 from blindcal.report import plots, style
 from blindcal.report.page import html
 from blindcal.results.run import Run
@@ -34,17 +34,6 @@ def run(finished_runs: FinishedRuns) -> Run:
 @pytest.fixture(scope="module")
 def fit(run: Run) -> LatentFit:
     return run.fit(resamples=40)
-
-
-@pytest.fixture(scope="module")
-def published() -> BlindResult:
-    return blind([1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5], [1, 1, 1, 0], bins=2)
-
-
-@pytest.fixture(scope="module")
-def undefined() -> BlindResult:
-    """A result of `blind` whose gaps rest on no valid answer."""
-    return blind([1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5], [1, 1, -1, -1], bins=2)
 
 
 def shown(page: str) -> str:
@@ -85,29 +74,18 @@ def test_figures_are_drawn_on_the_axes_given(fit: LatentFit) -> None:
     assert axes.lines[-1].get_xdata() == pytest.approx([0.5, 0.5])
 
 
-def test_the_cost_of_a_fit_has_its_band(fit: LatentFit) -> None:
-    """The line and the band are the fit's expected cost, for any pair of costs."""
-    costs = fit.expected_cost(2, 7).expected
-    axes = plot.cost(fit, 2, 7)
-    assert axes.lines[0].get_xdata() == pytest.approx([one.threshold for one in fit.operating])
-    assert axes.lines[0].get_ydata() == pytest.approx([float(one) for one in costs])
-    band = axes.collections[0].get_datalim(axes.transData)
-    ends = min(one.low or 0.0 for one in costs), max(one.high or 0.0 for one in costs)
-    assert (band.y0, band.y1) == pytest.approx(ends)
-
-
-def test_the_cost_of_a_result_has_a_band_where_the_proportion_is_known(fit: LatentFit) -> None:
-    """A pair in the same proportion is scaled; of other pairs only the line follows from the points."""
-    ends = fit.expected_cost(1, 5).expected
-    expected = [float(one) for one in ends]
-    scaled = results.result(operating=fit.operating, costs=(fit.expected_cost(2, 10),))
-    axes = plot.cost(scaled, 1, 5)
-    assert axes.lines[0].get_ydata() == pytest.approx(expected)
-    band = axes.collections[0].get_datalim(axes.transData)
-    assert band.y0 == pytest.approx(min(one.low or 0.0 for one in ends))
-    assert band.y1 == pytest.approx(max(one.high or 0.0 for one in ends))
-    bare = plot.cost(replace(scaled, costs=()), 1, 5)
-    assert bare.lines[0].get_ydata() == pytest.approx(expected)
+def test_a_cost_has_a_band_where_the_proportion_is_known(fit: LatentFit) -> None:
+    """A fit knows it for any pair, a result for its own pairs and those in the same proportion."""
+    costs = fit.expected_cost(1, 5).expected
+    result = results.result(operating=fit.operating, costs=(fit.expected_cost(2, 10),))
+    for axes in (plot.cost(fit, 1, 5), plot.cost(result, 1, 5)):
+        assert axes.lines[0].get_xdata() == pytest.approx([point.threshold for point in fit.operating])
+        assert axes.lines[0].get_ydata() == pytest.approx([float(cost) for cost in costs])
+        band = axes.collections[0].get_datalim(axes.transData)
+        ends = min(cost.low or 0.0 for cost in costs), max(cost.high or 0.0 for cost in costs)
+        assert (band.y0, band.y1) == pytest.approx(ends)
+    bare = plot.cost(replace(result, costs=()), 1, 5)
+    assert bare.lines[0].get_ydata() == pytest.approx([float(cost) for cost in costs])
     assert not np.isfinite(bare.collections[0].get_datalim(bare.transData).y0)
 
 
@@ -119,33 +97,45 @@ def test_costs_must_be_positive(costs: tuple[float, float], fit: LatentFit) -> N
             plot.cost(found, *costs)
 
 
-def test_the_published_estimate_is_drawn(published: BlindResult, undefined: BlindResult) -> None:
-    """The Blind Calibration Curve, with a question mark where a gap is unknown."""
+def test_the_published_estimate_is_shown() -> None:
+    """The Blind Calibration Curve and the ECE; both are unknown where a gap rests on no valid answer."""
+    answers = [1, 0, 1, 0], [0.0, 0.0, 0.5, 0.5]
+    published = blind(*answers, [1, 1, 1, 0], bins=2)
+    undefined = blind(*answers, [1, 1, -1, -1], bins=2)
     axes = plot.calibration_curve(published)
     assert [bar.get_height() for bar in bars(axes)] == pytest.approx([0.125, -0.125])
     assert "ECE 0.250" in texts(axes)
+    assert "ECE, 2 bins 0.2500 items 4" in shown(html(published))
     with pytest.raises(NotIdentifiedError):
         _ = undefined.ece
-    assert "?" in texts(plot.calibration_curve(undefined))
-    assert "ECE unknown" in texts(plot.calibration_curve(undefined))
+    assert {"?", "ECE unknown"} <= set(texts(plot.calibration_curve(undefined)).splitlines())
+    words = shown(html(undefined))
+    assert "ECE, 2 bins unknown" in words
+    assert "2 invalid answer(s)" in words
+    with pytest.raises(
+        InputError, match=r"this BlindResult has no reliability curve; .* by calibration_curve$"
+    ):
+        plot.reliability(published)
 
 
-def test_a_run_is_drawn_as_its_result(run: Run) -> None:
-    """Every figure of a run is that of its result; bins without a curve are dots alone."""
+def test_a_run_is_shown_as_its_result(run: Run) -> None:
+    """Every figure of a run is that of its result, as is its page; bins without a curve are dots alone."""
     drawn: list[Any] = [plot.calibration_curve, plot.reliability, plot.confidence, plot.operating]
     for draw in drawn:
         assert plot.svg(draw(run)) == plot.svg(draw(run.result))
     dots = plot.reliability(replace(run.result, curve=None))
     assert len(dots.lines) == 1  # the diagonal
     assert "bins, by share of items" in texts(dots)
+    assert html(run) == html(run.result)
+    with pytest.raises(InputError, match="must be a result, a run or a fit, got int"):
+        html(1)
 
 
-def test_what_cannot_be_drawn_is_refused_with_what_can(published: BlindResult, fit: LatentFit) -> None:
+def test_what_cannot_be_drawn_is_refused_with_what_can(fit: LatentFit) -> None:
     """The error names the figure, what is missing, and the functions that can draw it."""
     bare = results.result(curve=None, confidence=None, operating=(), costs=(), parts=())
     by = "calibration_curve, reliability, confidence, operating, cost"
     wrong: list[tuple[str, Any, str]] = [
-        ("reliability", published, "this BlindResult has no reliability curve; .* by calibration_curve$"),
         ("parts", fit, f"this LatentFit has no parts; it can be drawn by {by}$"),
         ("confidence", {}, "estimates must be a result, a run or a fit, got dict"),
         *(
@@ -205,14 +195,6 @@ def test_a_notebook_shows_a_fit(fit: LatentFit) -> None:
     assert "AUROC needs items of both labels" in shown(html(only))
 
 
-def test_a_notebook_shows_the_published_estimate(published: BlindResult, undefined: BlindResult) -> None:
-    """The ECE, which may be unknown, and the notes."""
-    assert "ECE, 2 bins 0.2500 items 4" in shown(html(published))
-    words = shown(html(undefined))
-    assert "ECE, 2 bins unknown" in words
-    assert "2 invalid answer(s)" in words
-
-
 def test_a_notebook_shows_a_result() -> None:
     """An audit's main numbers; a stop, a forced probe and what was not estimated are not passed over."""
     words = shown(html(results.result(stopped="limit of 10 queries", objection="no")))
@@ -225,13 +207,6 @@ def test_a_notebook_shows_a_result() -> None:
     assert "ECE, 5 bins unknown" in words
     assert "AUROC" not in words
     assert "p-value" not in words
-
-
-def test_a_notebook_shows_a_run_as_its_result(run: Run) -> None:
-    """A run has nothing to show but its result; other things are refused."""
-    assert html(run) == html(run.result)
-    with pytest.raises(InputError, match="must be a result, a run or a fit, got int"):
-        html(1)
 
 
 def test_a_page_in_a_notebook_is_tame() -> None:

@@ -150,16 +150,15 @@ def test_fewer_options_are_mentioned_where_they_occur(
     assert run.choices is not None
     mixed = replace(run, choices=np.where(np.arange(N) == 0, 3, run.choices))
     words = ("threshold", served[0], "--cost-fp", 1, "--cost-fn", 1, "--resamples", 40)
-    for kind in ("curl", "python"):
-        for opened, mentioned in ((run, False), (mixed, True)):
-            monkeypatch.setattr(threshold, "open_run", lambda _, opened=opened: opened)
-            shown = blindcal(*words, "--snippet", kind)
-            assert shown.exit_code == 0, shown.output
-            assert (threshold.FEWER_OPTIONS in shown.output) == mentioned
+    for opened, mentioned in ((run, False), (mixed, True)):
+        monkeypatch.setattr(threshold, "open_run", lambda _, opened=opened: opened)
+        for kind in ("curl", "python"):
+            shown = blindcal(*words, "--snippet", kind).output
+            assert (threshold.FEWER_OPTIONS in shown) == mentioned
 
 
-def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Path]) -> None:
-    """Queries, cost and time are planned, the interval is not; goals are refused."""
+def test_plans_and_gates_know_several_answers(served: tuple[Path, FloatArray, Path]) -> None:
+    """Queries, cost and time are planned, the interval is not; limits hold or not, with confidence."""
     path = served[2]
     found = blindcal("plan", path, "--prices", "1,1")
     assert found.exit_code == 0, found.output
@@ -167,10 +166,6 @@ def test_a_plan_says_that_it_cannot_forecast(served: tuple[Path, FloatArray, Pat
     assert f"{2 * N} by latent" in found.output
     assert "cannot be forecast for more than two answers" in found.output
     assert "are for two answers" in refusal(blindcal("plan", path, "--half-width", 0.02))
-
-
-def test_a_gate_reads_the_answers_given(served: tuple[Path, FloatArray, Path]) -> None:
-    """Limits on the ECE and the accuracy hold or not, with confidence."""
     gate = ("check", served[0], "--resamples", 20)
     assert blindcal(*gate, "--max-ece", 0.6, "--min-accuracy", 0.3).exit_code == 0
     assert blindcal(*gate, "--min-accuracy", 0.99).exit_code == 3

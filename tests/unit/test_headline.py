@@ -32,7 +32,7 @@ def first(*points: OperatingPoint, **changes: Any) -> str:
 
 
 def test_it_quotes_what_is_common_and_known() -> None:
-    """The highest round confidence that the model often has, with the share of such answers."""
+    """The highest round confidence that the model often has, of the more frequent answer that is known."""
     sure = point(0.95, precision=Estimate(0.98, 0.93, 0.99), positive_rate=Estimate(0.03))
     common = point(0.8, precision=Estimate(0.62, 0.55, 0.7), positive_rate=Estimate(0.41))
     assert first(sure, common) == (
@@ -40,10 +40,6 @@ def test_it_quotes_what_is_common_and_known() -> None:
         "62% of the time (55% to 70%)."
     )
     assert first(sure) == ALL
-
-
-def test_it_names_the_more_frequent_answer() -> None:
-    """Of two answers at the same confidence; one that little is known about is left out."""
     yes = point(0.9, precision=Estimate(0.7, 0.65, 0.75), positive_rate=Estimate(0.35))
     no = point(0.1, negative_precision=Estimate(0.95, 0.9, 0.97), positive_rate=Estimate(0.4))
     assert first(yes, no) == (
@@ -54,10 +50,9 @@ def test_it_names_the_more_frequent_answer() -> None:
     assert first(yes, unsure).startswith(
         "When it says “Yes” with at least 90% confidence, as it does for 35%"
     )
-    known = point(0.7, precision=Estimate(0.7, 0.65, 0.75), positive_rate=Estimate(0.45))
-    assert first(known, no, answers=("A", "B", "C")) == (  # of several answers, the one given
-        "When it is at least 70% confident in its answer, as it is for 45% of the questions, it is right "
-        "70% of the time (65% to 75%)."
+    assert first(replace(common, threshold=0.7), no, answers=("A", "B", "C")) == (  # the one given
+        "When it is at least 70% confident in its answer, as it is for 41% of the questions, it is right "
+        "62% of the time (55% to 70%)."
     )
 
 

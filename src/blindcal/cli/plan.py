@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -27,9 +27,6 @@ from blindcal.planning.plan import (
 from blindcal.prices import Prices
 from blindcal.settings import DEFAULT_BINS
 from blindcal.text import printable
-
-if TYPE_CHECKING:
-    from blindcal.results.run import Run
 
 USUAL_ITEMS = 1000
 
@@ -130,6 +127,7 @@ def command(
             raise click.UsageError(f"--sample {sample:,}: the file holds {len(loaded):,}")
         settings = settings.resolved(len(loaded), loaded.words)
     assumed = source.shape if ece is None else source.shape.with_ece(ece, bins or DEFAULT_BINS)
+    about: dict[str, Any] = {"shape": assumed.name, "ece": assumed.ece(bins or DEFAULT_BINS)}
     inputs = PlanInputs(
         shape=None if several else assumed,
         bins=bins,
@@ -145,17 +143,29 @@ def command(
         plans = smallest_plans(inputs, width, method, budgets, **({} if given is None else {"most": n}))
         if not plans:
             most = queries or METHODS[method].plan_budgets[-1]
-            raise click.ClickException(_too_few(inputs.plan(method, n, most), most))
-        _print_choices(plans, assumed, inputs, as_json)
+            reached = inputs.plan(method, n, most).half_width
+            raise click.ClickException(
+                f"{n:,} items do not suffice: with {most:g} queries per item they reach a half-width of "
+                f"{reached:.4f}; plan for more with --sample"
+            )
+        if as_json:
+            click.echo(json_line({**about, "choices": [asdict(plan) for plan in plans]}))
+            return
+        _print_shape(about)
+        _print_choices(plans)
         return
     queries = queries or METHODS[method].usual_queries(several=several)
     plan = inputs.plan(method, n, queries, probe_queries(several=several))
     if as_json:
-        about = {"answers": settings.answer_words} if several else _about(assumed, bins)
+        about = {"answers": settings.answer_words} if several else about
         click.echo(json_line({**about, **asdict(plan)}))
         return
     words = f", with the answers {printable(', '.join(settings.answer_words), 80)}" if several else ""
-    print_field("items", f"{plan.items:,}{words if given else _origin(source)}")
+    if not given:
+        words = ", assumed: give a file of items or --sample N"
+        if source.items:
+            words = ", as many as the shape's; give a file of items or --sample N to plan for another number"
+    print_field("items", f"{plan.items:,}{words}")
     print_plan(plan, method)
     known = "" if latency or source.latency else ", assumed"
     print_field(
@@ -165,11 +175,11 @@ def command(
     )
     if several:
         print_field("interval", "cannot be forecast for more than two answers; see 'blindcal simulate'")
-    else:
-        print_field("if it is", f"{assumed.name}: ECE {assumed.ece(bins or DEFAULT_BINS):.4f}")
-        width = plan.half_width
-        text = "none by this method; latent gives one" if width is None else f"+- {width:.4f}"
-        print_field("interval", text if width is None else f"{text} at {inputs.level:.0%}")
+        return
+    _print_shape(about)
+    width = plan.half_width
+    none = "none by this method; latent gives one"
+    print_field("interval", none if width is None else f"+- {width:.4f} at {inputs.level:.0%}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,23 +197,19 @@ def _source(name: str) -> _Source:
     path, shown = Path(name), printable(name, 80)
     if name in PRESETS:
         return _Source(shape=preset(name))
-    if path.is_dir():
-        from blindcal.results.run import open_run
+    if path.is_file():
+        from blindcal.items.score_files import read_scores
 
-        return _run_source(open_run(path), shown)
-    if not path.is_file():
+        scores = read_scores(path)
+        shape = shape_of_scores(printable(path.name, 80), scores.labels, scores.p)
+        return _Source(shape=shape, items=scores.labels.size)
+    if not path.is_dir():
         known = ", ".join(PRESETS)
         raise click.UsageError(f"--shape {shown!r} is none of {known}, and no run or file either")
-    from blindcal.items.score_files import read_scores
-
-    scores = read_scores(path)
-    shape = shape_of_scores(printable(path.name, 80), scores.labels, scores.p)
-    return _Source(shape=shape, items=scores.labels.size)
-
-
-def _run_source(run: Run, shown: str) -> _Source:
+    from blindcal.results.run import open_run
     from blindcal.store.run_store import RUN_FILE, Store
 
+    run = open_run(path)
     if run.result.answers:
         raise click.UsageError(f"--shape {shown!r}: has more than two answers, and shapes have two")
     with Store.read(run.folder / RUN_FILE) as store:
@@ -219,29 +225,11 @@ def _run_source(run: Run, shown: str) -> _Source:
     )
 
 
-def _too_few(plan: Plan, queries: float) -> str:
-    return (
-        f"{plan.items:,} items do not suffice: with {queries:g} queries per item they reach a "
-        f"half-width of {plan.half_width:.4f}; plan for more with --sample"
-    )
-
-
-def _origin(source: _Source) -> str:
-    if source.items:
-        return ", as many as the shape's; give a file of items or --sample N to plan for another number"
-    return ", assumed: give a file of items or --sample N"
-
-
-def _about(shape: Shape, bins: int | None) -> dict[str, Any]:
-    return {"shape": shape.name, "ece": shape.ece(bins or DEFAULT_BINS)}
-
-
-def _print_choices(plans: tuple[Plan, ...], shape: Shape, inputs: PlanInputs, as_json: bool) -> None:
-    about = _about(shape, inputs.bins)
-    if as_json:
-        click.echo(json_line({**about, "choices": [asdict(plan) for plan in plans]}))
-        return
+def _print_shape(about: dict[str, Any]) -> None:
     print_field("if it is", f"{about['shape']}: ECE {about['ece']:.4f}")
+
+
+def _print_choices(plans: tuple[Plan, ...]) -> None:
     table = [["items", "queries/item", "queries", "cost", "time", "half-width"]]
     for plan in plans:
         cost = "?" if plan.cost is None else f"${plan.cost:,.4f}"

@@ -169,13 +169,8 @@ def probe_queries(*, several: bool) -> int:
 
 def count_tokens(items: Items, settings: Settings) -> TokenCount:
     """Count the mean tokens per query, or estimate them from the characters without a vocabulary."""
-    counting = _count_tokens(items, settings)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(counting)
-    with ThreadPoolExecutor(1, thread_name_prefix="blindcal-plan") as other:
-        return other.submit(asyncio.run, counting).result()
+    with ThreadPoolExecutor(1) as other:  # a notebook has a loop of its own
+        return other.submit(asyncio.run, _count_tokens(items, settings)).result()
 
 
 async def _count_tokens(items: Items, settings: Settings) -> TokenCount:

@@ -128,7 +128,7 @@ def _drawings(runs: Sequence[Run]) -> list[tuple[str, str]]:
     shown = {name: shown_curve(result) for name, result in results.items()}
     curves = {name: curve for name, curve in shown.items() if curve is not None}
     if len(curves) == len(runs):
-        title = f"Reliability curves of both runs: the {words.observed} at each confidence."
+        title = f"Reliability curves of both runs: the {words.share} at each confidence."
         drawn.append(("reliability-curves", svg(root_figure(plot_reliabilities(curves, words=words)), title)))
     return drawn
 

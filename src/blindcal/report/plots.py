@@ -154,7 +154,7 @@ def plot_confidence(
             heights = sign * np.array(shares, float)
             axes.stairs(heights, confidence.edges, fill=True, color=(series(which), 0.75), edgecolor="none")
             axes.stairs(heights, confidence.edges, color=series(which), linewidth=1.0)
-            there = words.sides[which] if heights.any() else words.missing[which]
+            there = words.sides[which] if heights.any() else f"no {words.sides[which]}"
             _words(axes, 0.5, 0.5 + sign * 0.47, there, ha="center")
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0%}")
         axes.grid(visible=False, axis="x")
@@ -411,7 +411,7 @@ def describe_reliability(curve: Curve | None, bins: Sequence[Bin], words: Wordin
         known = [one for one in bins if one.predicted is not None]
         shares = [f"{one.observed:.0%} at {one.predicted:.0%}" for one in known]
     return as_sentences(
-        f"Reliability diagram: the {words.observed} at each confidence, against the diagonal",
+        f"Reliability diagram: the {words.share} at each confidence, against the diagonal",
         f"The share is {listed(shares)} confidence" if shares else "",
     )
 
@@ -439,9 +439,9 @@ def describe_confidence(shares: ConfidenceHistogram, words: Wording = TWO_ANSWER
     parts = []
     if any(shares.positives):
         above = sum(shares.positives[middle:])
-        parts.append(f"{above:.0%} of the {words.of_sides[0]} are above one half")
+        parts.append(f"{above:.0%} of the {words.sides[0]} are above one half")
     if any(shares.negatives):
-        parts.append(f"{sum(negatives):.0%} of the {words.of_sides[1]} are {where} one half")
+        parts.append(f"{sum(negatives):.0%} of the {words.sides[1]} are {where} one half")
     return as_sentences(words.distribution, listed(parts) if parts else "")
 
 

@@ -203,19 +203,15 @@ def one_label(result: AuditResult) -> str | None:
 class Wording:
     """The words for the confidence, for what is observed, and for decisions by a threshold.
 
-    ``confidence``, ``share`` and ``threshold`` name axes; ``observed`` and ``of_sides`` are ``share`` and
-    ``sides`` within a sentence. A higher threshold avoids the first of the ``errors``. ``rates`` are fields
-    of `OperatingPoint` with their names; ``decided`` is a sentence about two of them.
+    ``confidence``, ``share`` and ``threshold`` name axes. A higher threshold avoids the first of the
+    ``errors``. ``rates`` are fields of `OperatingPoint` with their names, and ``decided`` is about two.
     """
 
     several: bool
     confidence: str
     share: str
-    observed: str
     threshold: str
     sides: tuple[str, str]
-    of_sides: tuple[str, str]
-    missing: tuple[str, str]
     side_share: str
     distribution: str
     errors: tuple[str, str]
@@ -228,12 +224,9 @@ class Wording:
 TWO_ANSWERS = Wording(
     several=False,
     confidence="confidence: P(positive)",
-    share="share with a positive label",
-    observed="share of positive labels",
+    share="share of positive labels",
     threshold="threshold on P(positive)",
-    sides=("label positive", "label negative"),
-    of_sides=("positive items", "negative items"),
-    missing=("no items with a positive label", "no items with a negative label"),
+    sides=("positive items", "negative items"),
     side_share="share of the label's items",
     distribution="Distribution of the confidence for items with a positive and with a negative label",
     errors=("false positive", "false negative"),
@@ -246,11 +239,8 @@ TOP_LABEL = Wording(
     several=True,
     confidence="confidence in the answer given",
     share="share of right answers",
-    observed="share of right answers",
     threshold="threshold on the confidence",
     sides=("right answers", "wrong answers"),
-    of_sides=("right answers", "wrong answers"),
-    missing=("no right answers", "no wrong answers"),
     side_share="share of these answers",
     distribution="Distribution of the confidence in right and in wrong answers",
     errors=("wrong answer", "withheld right answer"),

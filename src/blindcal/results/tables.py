@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import importlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -38,73 +39,61 @@ _DIGITS = {"temperature": "g", "seconds": ""}  # digits in answers.csv; nine els
 
 def tables_of(findings: Findings, answers: Sequence[str] = ()) -> dict[str, Columns]:
     """All tables with numbers in them; ``answers`` are the words if there are more than two."""
-    made = {
-        "metrics": _metrics(findings),
-        "bins": _columns(findings.bins),
-        "curve": _curve(findings),
-        "confidence": _confidence(findings),
-        "operating": _columns(findings.operating),
-        "costs": _costs(findings),
-        "parts": _columns(findings.parts),
-        "by_answer": _columns(findings.by_answer),
-        "confusion": _confusion(findings, answers),
+    curve, shares = findings.curve, findings.confidence
+    rows: dict[str, Iterable[dict[str, Any]]] = {
+        # every metric, known or not, so that all results have the same rows
+        "metrics": (
+            {"metric": name, **{end: getattr(metric, end) for end in ("value", "low", "high", "level")}}
+            for name, metric in findings.metrics.items()
+        ),
+        "bins": map(_row, findings.bins),
+        "curve": ()
+        if curve is None
+        else (
+            {"f": f, "value": value, "low": low, "high": high}
+            for f, value, low, high in zip_longest(curve.f, curve.value, curve.low or (), curve.high or ())
+        ),
+        "confidence": ()
+        if shares is None
+        else (
+            {"low": low, "high": high, "negatives": negatives, "positives": positives}
+            for (low, high), negatives, positives in zip(
+                pairwise(shares.edges), shares.negatives, shares.positives, strict=True
+            )
+        ),
+        "operating": map(_row, findings.operating),
+        "costs": (
+            {"cost_fp": costs.cost_fp, "cost_fn": costs.cost_fn, "threshold": point.threshold}
+            | _cells("expected", cost)
+            for costs in findings.costs
+            for point, cost in zip(findings.operating, costs.expected, strict=True)
+        ),
+        "parts": map(_row, findings.parts),
+        "by_answer": map(_row, findings.by_answer),
+        "confusion": (
+            {"label": label, **dict(zip(answers, counts, strict=True))}
+            for label, counts in zip(answers, findings.confusion, strict=False)
+        ),
     }
-    return {name: columns for name, columns in made.items() if any(columns.values())}
+    tables = {name: list(listed) for name, listed in rows.items()}
+    return {
+        name: {column: [row[column] for row in listed] for column in listed[0]}
+        for name, listed in tables.items()
+        if listed
+    }
 
 
-def _metrics(findings: Findings) -> Columns:
-    """One row per metric, known or not, so that every result has the same rows."""
-    each = findings.metrics
-    ends = ("value", "low", "high", "level")
-    return {"metric": list(each), **{end: [getattr(one, end) for one in each.values()] for end in ends}}
-
-
-def _curve(findings: Findings) -> Columns:
-    if (curve := findings.curve) is None:
-        return {}
-    unknown = (None,) * len(curve.f)
-    columns = {"f": curve.f, "value": curve.value, "low": curve.low or unknown, "high": curve.high or unknown}
-    return {name: list(column) for name, column in columns.items()}
-
-
-def _confidence(findings: Findings) -> Columns:
-    if (shares := findings.confidence) is None:
-        return {}
-    low, high = shares.edges[:-1], shares.edges[1:]
-    columns = {"low": low, "high": high, "negatives": shares.negatives, "positives": shares.positives}
-    return {name: list(column) for name, column in columns.items()}
-
-
-def _costs(findings: Findings) -> Columns:
-    rows = [
-        (curve.cost_fp, curve.cost_fn, point.threshold, cost.value, cost.low, cost.high)
-        for curve in findings.costs
-        for point, cost in zip(findings.operating, curve.expected, strict=True)
-    ]
-    names = ("cost_fp", "cost_fn", "threshold", "expected", "expected_low", "expected_high")
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
-
-
-def _confusion(findings: Findings, answers: Sequence[str]) -> Columns:
-    if not findings.confusion:
-        return {}
-    counts = zip(answers, zip(*findings.confusion, strict=True), strict=True)
-    return {"label": list(answers), **{word: list(column) for word, column in counts}}
-
-
-def _columns(records: Sequence[Any]) -> Columns:
-    rows = [dict(_cells(record)) for record in records]
-    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
-
-
-def _cells(record: Any) -> Iterator[tuple[str, Any]]:
+def _row(record: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {}
     for field in fields(record):
-        value = getattr(record, field.name)
-        if isinstance(value, Estimate):
-            for end, number in (("", value.value), ("_low", value.low), ("_high", value.high)):
-                yield field.name + end, number
-        else:
-            yield field.name, value
+        row |= _cells(field.name, getattr(record, field.name))
+    return row
+
+
+def _cells(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Estimate):
+        return {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+    return {name: value}
 
 
 # Answers
