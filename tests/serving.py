@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
-from blindcal.records import FloatArray, Item, Message, Request, Targets, Token
+from blindcal.records import FloatArray, Item, Message, Reply, Request, Targets, Token
 from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, Listener
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.simulation.replay import running
@@ -55,6 +56,7 @@ def recording(log_odds: Sequence[float]) -> Recording:
 def replaying(
     items: Path,
     p: FloatArray,
+    how: Behaviour | None = None,
     *,
     reading: RecordFormat | None = None,
     spoken: RecordedTexts | None = None,
@@ -64,7 +66,7 @@ def replaying(
     loaded = load(items, reading)
     asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], p)
-    return running(Server(known, asked, Behaviour(**behaviour), spoken=spoken))
+    return running(Server(known, asked, how or Behaviour(**behaviour), spoken=spoken))
 
 
 @contextlib.asynccontextmanager
@@ -88,6 +90,21 @@ async def answering(handler: Handler) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         await listener.close()
+
+
+def ask(
+    handler: Handler, request: Request | None = None, environ: Mapping[str, str] = {}, **address: Any
+) -> Reply:
+    """The reply of a server with a handler of the test's own."""
+
+    async def talk() -> Reply:
+        async with (
+            answering(handler) as url,
+            HttpEndpoint(Address(url, "m", **address), environ=environ) as endpoint,
+        ):
+            return await endpoint.ask(request or asking())
+
+    return asyncio.run(talk())
 
 
 class Recorder:

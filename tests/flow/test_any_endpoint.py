@@ -19,13 +19,12 @@ from blindcal.auditing.prepare import EndpointProbe
 from blindcal.auditing.prepare import probe as probe_endpoint
 from blindcal.errors import InputError, UnfitError
 from blindcal.probing.findings import Probe
-from blindcal.records import Item, Message, Way
+from blindcal.records import Way
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
-from blindcal.simulation.recording import RecordedTexts, Recording
-from blindcal.simulation.replay import running
+from blindcal.simulation.recording import RecordedTexts
 from misbehaving import Behaviour, Server
-from serving import PAIR
+from serving import PAIR, replaying
 
 pytestmark = pytest.mark.usefixtures("no_page")
 
@@ -63,20 +62,16 @@ REFUSED: dict[str, Behaviour] = {
 def served(
     folder: Path, behaviour: Behaviour, spoken: str = "", **options: Any
 ) -> Iterator[tuple[Path, Settings, Server]]:
-    """A file of questions, and a server of a calibrated model; one answer stands in the prompts.
+    """A file of questions, and a server of their model; one answer stands in the prompts.
 
     With ``spoken``, this is what it says if it is asked for text.
     """
-    rng = np.random.default_rng(5)
-    p = expit(rng.normal(0.3, 2, N))
-    messages = [(Message("user", f"Say Yes if {k} is so."),) for k in range(N)]
-    items = [Item(f"q{k}", int(rng.random() < p[k]), messages[k]) for k in range(N)]
+    p = expit(np.random.default_rng(5).normal(0.3, 2, N))
     file = folder / "items.jsonl"
-    rows = ({"id": one.id, "label": one.label, "prompt": one.messages[0].content} for one in items)
+    rows = ({"id": f"q{k}", "label": k % 2, "prompt": f"Say Yes if {k} is so."} for k in range(N))
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    recording = Recording.from_probabilities([item.id for item in items], p)
-    texts = RecordedTexts({item.id: spoken for item in items}, ("Yes", "No")) if spoken else None
-    with running(Server(recording, items, behaviour, spoken=texts)) as server:
+    texts = RecordedTexts({f"q{k}": spoken for k in range(N)}, ("Yes", "No")) if spoken else None
+    with replaying(file, p, behaviour, spoken=texts) as server:
         yield file, Settings(model="replay", base_url=server.base_url, resamples=20, **options), server
 
 
@@ -160,8 +155,8 @@ def test_a_confidence_in_words_needs_no_temperature(tmp_path: Path) -> None:
     assert (result.method, result.counts.invalid) == ("verbalized", 0)
 
 
-def test_several_queries_are_one_where_more_tell_nothing(tmp_path: Path) -> None:
-    """Logprobs are read once, whatever number of queries was asked for."""
+def test_logprobs_are_read_once(tmp_path: Path) -> None:
+    """Whatever number of queries was asked for: more of them tell nothing."""
     result = audited(tmp_path, Behaviour(logprobs=True), queries=3.0)
     assert (result.method, result.counts.answers) == ("logprobs", N)
 

@@ -19,25 +19,11 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint, PlainHttpKeyWarning
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
 from blindcal.records import Message, Reply, Request
-from blindcal.simulation.http_server import HttpResponse
+from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from misbehaving import Behaviour
-from serving import CHAT_YES, Recorder, answering, asking, items, replayed
+from serving import CHAT_YES, Recorder, ask, asking, items, replayed
 
 KEY = "sk-very-secret-0123456789"
-
-
-def ask(
-    recorder: Any, request: Request | None = None, environ: dict[str, str] | None = None, **how: Any
-) -> Reply:
-    """One request to a handler of the test's own."""
-
-    async def talk() -> Reply:
-        async with answering(recorder) as base_url:
-            address = Address(base_url, "m", **how)
-            async with HttpEndpoint(address, environ=environ or {}) as endpoint:
-                return await endpoint.ask(request or asking())
-
-    return asyncio.run(talk())
 
 
 def ask_replayed(behaviour: Behaviour, **how: Any) -> Reply:
@@ -174,20 +160,13 @@ def test_status_and_body(status: int, body: object, kind: type[EndpointError], s
 
 def test_redirects_are_not_followed() -> None:
     """A redirect never takes the key elsewhere: it is an error that asks for the final address."""
-    elsewhere = Recorder(CHAT_YES)
 
-    async def talk() -> None:
-        async with answering(elsewhere) as target:
-            moved = HttpResponse(b"{}", 308, headers={"Location": target + "/chat/completions"})
-            async with (
-                answering(lambda _: moved) as base_url,
-                HttpEndpoint(Address(base_url, "m"), environ={"OPENAI_API_KEY": KEY}) as endpoint,
-            ):
-                await endpoint.ask(asking())
+    def move(request: HttpRequest) -> HttpResponse:
+        assert "elsewhere" not in request.path
+        return HttpResponse(b"{}", 308, headers={"Location": f"http://{request.headers['host']}/elsewhere"})
 
     with pytest.raises(FatalError, match="redirects"):
-        asyncio.run(talk())
-    assert not elsewhere.requests
+        ask(move, environ={"OPENAI_API_KEY": KEY})
 
 
 def test_impossible_key() -> None:

@@ -10,17 +10,19 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import HttpClient, ServerResponse
-from blindcal.errors import EndpointError, FatalError, RetryableError
+from blindcal.errors import FatalError, RetryableError
 from blindcal.records import Message, Request
 
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\n"
 PLAIN = OK + b"Content-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -55,36 +57,47 @@ class Scripted:
                 await writer.wait_closed()
 
 
-def talk(
-    server: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    times: int = 1,
-    *,
-    timeout: float = 20.0,
-    tls: ssl.SSLContext | None = None,
-) -> list[ServerResponse]:
+@contextlib.asynccontextmanager
+async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The root of a server with a handler of its connections."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def sent(root: str, times: int = 1) -> list[ServerResponse]:
     """The responses to requests that follow each other."""
+    client = HttpClient(root, {"X-Header": "one"}, 20.0)
+    try:
+        return [await client.send("POST", f"{root}/a?b=c+d", b"body") for _ in range(times)]
+    finally:
+        await client.close()
+
+
+def talk(serve: Serve, times: int = 1, tls: ssl.SSLContext | None = None) -> list[ServerResponse]:
+    """The responses of a server to requests that follow each other."""
 
     async def run() -> list[ServerResponse]:
-        listening = await asyncio.start_server(server, "127.0.0.1", 0, ssl=tls)
-        port = listening.sockets[0].getsockname()[1]
-        root = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
-        client = HttpClient(root, {"X-Header": "one"}, timeout)
-        try:
-            return [await client.send("POST", f"{root}/a?b=c+d", b"body") for _ in range(times)]
-        finally:
-            await client.close()
-            listening.close()
-            await listening.wait_closed()
+        async with listening(serve, tls) as root:
+            return await sent(root, times)
 
     return asyncio.run(run())
+
+
+async def query(url: str) -> str:
+    """The answer of a model to a query."""
+    async with HttpEndpoint(Address(url, "m"), environ={}) as endpoint:
+        return (await endpoint.ask(Request((Message("user", "?"),), {}))).text
 
 
 def test_headers_of_a_refusal() -> None:
     """Headers are read in any case, and one that is no text spoils nothing."""
     head = b"HTTP/1.1 429 No\r\ncOnTeNt-LeNgTh: 5\r\nRETRY-AFTER: 7\r\nX: \xe9\r\n\r\nhello"
-    (found,) = talk(Scripted([head]))
-    assert (found.status, found.body) == (429, b"hello")
-    assert found.headers == {"content-length": "5", "retry-after": "7"}
+    (response,) = talk(Scripted([head]))
+    assert (response.status, response.body) == (429, b"hello")
+    assert response.headers == {"content-length": "5", "retry-after": "7"}
 
 
 @pytest.mark.parametrize(
@@ -130,39 +143,20 @@ def test_endless_replies_are_cut_off(reply: bytes) -> None:
         talk(Scripted([reply], closes=True))
 
 
-def failure(root: str) -> EndpointError:
-    """The error of a request to an address that cannot be reached."""
-
-    async def run() -> None:
-        client = HttpClient(root, {}, 5.0)
-        try:
-            await client.send("GET", root)
-        finally:
-            await client.close()
-
-    with pytest.raises(EndpointError) as caught:
-        asyncio.run(run())
-    return caught.value
-
-
 def test_nobody_there() -> None:
     """Nobody listening is a wrong address, and an outage once the server has answered; nothing is sent."""
     with socket.socket() as deaf:  # bound, so that nobody else listens there either
         deaf.bind(("127.0.0.1", 0))
-        root = f"http://127.0.0.1:{deaf.getsockname()[1]}"
-        error = failure(root)
-    assert isinstance(error, FatalError)
-    assert str(error).startswith(f"cannot reach {root[7:]}: Connection refused: check")
+        host = f"127.0.0.1:{deaf.getsockname()[1]}"
+        with pytest.raises(FatalError, match=f"^cannot reach {host}: Connection refused: check"):
+            asyncio.run(sent(f"http://{host}"))
 
     async def outage() -> None:
         last = PLAIN.replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")
-        listening = await asyncio.start_server(Scripted([last]), "127.0.0.1", 0)
-        root = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        client = HttpClient(root, {}, 5.0)
-        try:
+        async with listening(Scripted([last])) as root:
+            client = HttpClient(root, {}, 5.0)
             await client.send("POST", root, b"body")
-            listening.close()
-            await listening.wait_closed()
+        try:
             await client.send("POST", root, b"body")
         finally:
             await client.close()
@@ -195,24 +189,22 @@ def test_a_stranger_is_not_trusted(certificate: Path, monkeypatch: pytest.Monkey
         talk(server, tls=tls)
     assert not server.requests
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    assert [one.body for one in talk(server, 2, tls=tls)] == [b"hello"] * 2
+    assert [response.body for response in talk(server, 2, tls=tls)] == [b"hello"] * 2
 
 
 def test_closing_ends_what_is_under_way() -> None:
     """A request that is under way when the client closes fails, and a cancelled one leaves nothing behind."""
 
     async def run() -> None:
-        listening = await asyncio.start_server(Scripted([]), "127.0.0.1", 0)
-        root = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        client = HttpClient(root, {}, 20.0)
-        cancelled, closed = (asyncio.create_task(client.send("POST", root, b"body")) for _ in range(2))
-        await asyncio.sleep(0.1)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        await client.close()
-        await client.close()
-        listening.close()
+        async with listening(Scripted([])) as root:
+            client = HttpClient(root, {}, 20.0)
+            cancelled, closed = (asyncio.create_task(client.send("POST", root, b"body")) for _ in range(2))
+            await asyncio.sleep(0.1)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            await client.close()
+            await client.close()
         await closed
 
     with pytest.raises(RetryableError, match="the connection failed"):
@@ -225,14 +217,9 @@ def test_a_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Scripted([OK + b"Content-Length: %d\r\n\r\n%b" % (len(reply), reply)])
 
     async def run() -> str:
-        listening = await asyncio.start_server(server, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
-        async with HttpEndpoint(Address("http://model.invalid/v1", "m"), environ={}) as endpoint:
-            found = await endpoint.ask(Request((Message("user", "?"),), {}))
-        listening.close()
-        await listening.wait_closed()
-        return found.text
+        async with listening(server) as proxy:
+            monkeypatch.setenv("http_proxy", proxy)
+            return await query("http://model.invalid/v1")
 
     assert asyncio.run(run()) == "Yes"
     assert server.requests[0].startswith(b"POST http://model.invalid/v1/chat/completions ")
@@ -252,16 +239,9 @@ def test_a_proxy_that_refuses(scheme: str, monkeypatch: pytest.MonkeyPatch) -> N
             await writer.wait_closed()
 
     async def run() -> None:
-        listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        monkeypatch.setenv(f"{scheme}_proxy", f"http://me:hunter2@127.0.0.1:{port}")
-        try:
-            address = Address(f"{scheme}://model.invalid/v1", "m")
-            async with HttpEndpoint(address, environ={}) as endpoint:
-                await endpoint.ask(Request((Message("user", "?"),), {}))
-        finally:
-            listening.close()
-            await listening.wait_closed()
+        async with listening(refuse) as proxy:
+            monkeypatch.setenv(f"{scheme}_proxy", proxy.replace("//", "//me:hunter2@"))
+            await query(f"{scheme}://model.invalid/v1")
 
     with pytest.raises(FatalError) as caught:
         asyncio.run(run())
@@ -277,8 +257,8 @@ def test_hosts_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert talk(Scripted([PLAIN]))[0].body == b"hello"
     monkeypatch.setenv("no_proxy", "model.invalid")
-    root = "http://model.invalid/v1"
-    assert "not known" in str(failure(root))
+    with pytest.raises(FatalError, match="not known"):
+        asyncio.run(sent("http://model.invalid/v1"))
 
 
 def test_a_second_run_in_one_process() -> None:

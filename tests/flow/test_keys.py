@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import re
 import string
@@ -26,7 +27,7 @@ from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
 from keys import KEY, leaked, leaking_files
-from serving import CHAT_YES, Altered, answering, asking
+from serving import CHAT_YES, Altered, ask, asking, write_items
 
 SECRET = "Zq7Rw9Lm3Tn5Kd8Vb2Xc6Hj4"
 
@@ -68,10 +69,7 @@ def test_ordinary_urls_are_accepted(url: str) -> None:
     ("body", "names"),
     [({name: SECRET}, repr(name)) for name in ("api_key", "apiKey", "vertex_credentials", "client_secret")]
     + [
-        (
-            {"provider": {"headers": {"Authorization": f"Bearer {SECRET}"}}},
-            "'provider.headers.Authorization'",
-        ),
+        ({"provider": {"Authorization": f"Bearer {SECRET}"}}, "'provider.Authorization'"),
         ({"tools": [{"url": f"https://t/?k=hf_{SECRET}"}]}, "'tools.url'"),
         ({"user": f"sk-{SECRET}"}, "'user'"),
         ({"password": "hunter2hunter2"}, "'password'"),
@@ -118,19 +116,11 @@ def test_the_key_in_place_of_its_variable(given: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        (f"sk-{SECRET}",),
-        ("--set", f"timeout=sk-{SECRET}"),
-        ("--set", f"positive_ids=sk-{SECRET}"),
-        ("--extra-body", f"sk-{SECRET}"),
-        (f"--api-key=sk-{SECRET}",),
-        ("--api", f"sk-{SECRET}"),
-    ],
-    ids=lambda wrong: wrong[0].partition("=")[0],
+    ["{}", "--set timeout={}", "--set positive_ids={}", "--extra-body {}", "--api-key={}", "--api {}"],
 )
-def test_a_key_in_a_wrong_command_line_is_not_quoted(wrong: tuple[str, ...]) -> None:
+def test_a_key_in_a_wrong_command_line_is_not_quoted(wrong: str) -> None:
     """A key where another argument belongs is a usage error that does not show it."""
-    done = blindcal("audit", "items.jsonl", "--model", "m", *wrong)
+    done = blindcal("audit", "items.jsonl", "--model", "m", *wrong.format(f"sk-{SECRET}").split())
     assert done.exit_code == 2
     assert SECRET not in done.output
 
@@ -151,8 +141,7 @@ def test_the_key_itself_is_refused_anywhere(where: dict[str, Any]) -> None:
 
 def test_a_refused_secret_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command with a secret in it ends before it keeps or shows anything."""
-    items = tmp_path / "items.jsonl"
-    items.write_text('{"prompt": "?", "label": 1}\n{"prompt": "!", "label": 0}\n')
+    items = write_items(tmp_path / "items.jsonl", 2)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     for option in (
         ("--base-url", f"http://127.0.0.1:1/v1?api_key={KEY}"),
@@ -176,13 +165,23 @@ REPEATED = {
 }
 
 
+def replied(response: HttpResponse) -> Reply:
+    """The reply of a server that answers the same to everything, with the key of the environment."""
+
+    def respond(request: HttpRequest) -> HttpResponse:
+        assert request.headers["authorization"] == f"Bearer {KEY}"
+        return response
+
+    return ask(respond, environ=os.environ)
+
+
 @pytest.mark.parametrize("said", REPEATED.values(), ids=REPEATED)
 @pytest.mark.parametrize("before", [0, 195])
 def test_error_messages_are_redacted_before_they_are_cut(said: str, before: int) -> None:
     """However a server repeats the key, escaped or where we cut, none of it is quoted."""
     body = b'{"error": {"message": "%b%b"}}' % (b"y" * before, said.encode())
     with pytest.raises(FatalError) as caught:
-        ask(HttpResponse(body, 400))
+        replied(HttpResponse(body, 400))
     assert not leaked(str(caught.value))
     assert "[key]"[: 200 - before] in str(caught.value)
 
@@ -191,7 +190,7 @@ def test_error_messages_are_redacted_before_they_are_cut(said: str, before: int)
 def test_replies_are_redacted(said: str) -> None:
     """A model that repeats the key answers with a placeholder, in its text and in its name."""
     body = json.dumps({**CHAT_YES, "model": "SAID"}).replace("SAID", said).replace("Yes", f"It is {said}")
-    reply = ask(HttpResponse(body.encode()))
+    reply = replied(HttpResponse(body.encode()))
     assert not leaked(repr(reply))
     assert reply.text == "It is [key]"
 
@@ -273,15 +272,13 @@ def test_redaction_leaves_valid_json() -> None:
 
 def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:
     """A model that answers with the key leaves a placeholder in the files of the run, and nothing else."""
-    path = tmp_path / "items.jsonl"
-    records = ({"id": f"i{k}", "prompt": f"Is number {k} even?", "label": k % 2} for k in range(60))
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    path = write_items(tmp_path / "items.jsonl", 60)
     loaded = load(path)
-    known = Recording.from_probabilities([one.id for one in loaded], np.linspace(0.05, 0.95, 60))
+    known = Recording.from_probabilities([item.id for item in loaded], np.linspace(0.05, 0.95, 60))
     server = Altered(known, list(loaded))
     said = b'"content":"%b"' % KEY.encode()
     server.alter = lambda asked, body: (
-        re.sub(b'"content":"[^"]*"', said, body) if b"number 34 " in asked else body
+        re.sub(b'"content":"[^"]*"', said, body) if b"Is 34 so" in asked else body
     )
     with running(server):
         endpoint = ("--model", "replay", "--base-url", server.base_url, "--method", "blind")
@@ -291,17 +288,3 @@ def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:
     assert "[key]" in answers
     assert not leaking_files(tmp_path)
     assert not leaked(done.output)
-
-
-def ask(response: HttpResponse) -> Reply:
-    """Ask a server that answers the same to everything, with the key of the environment."""
-
-    def respond(request: HttpRequest) -> HttpResponse:
-        assert request.headers["authorization"] == f"Bearer {KEY}"
-        return response
-
-    async def talk() -> Reply:
-        async with answering(respond) as url, HttpEndpoint(Address(url, "m")) as endpoint:
-            return await endpoint.ask(asking())
-
-    return asyncio.run(talk())

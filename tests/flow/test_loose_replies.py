@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ import pytest
 
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
-from blindcal.endpoints.address import Address
-from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, RetryableError
 from blindcal.items.question_files import load
 from blindcal.json_form import DEEPEST, JsonError, read_json
@@ -25,7 +22,7 @@ from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, printed_error
-from serving import Altered, Recorder, answering, asking, write_items
+from serving import Altered, Recorder, ask, write_items
 
 pytestmark = pytest.mark.usefixtures("no_page")
 
@@ -81,14 +78,8 @@ def test_nesting_is_one_error(depth: int, kind: str) -> None:
 @pytest.mark.parametrize(("status", "kind"), [(400, FatalError), (500, RetryableError)])
 def test_nested_error_body(depth: int, status: int, kind: type[EndpointError]) -> None:
     """An error whose body is nested is still the error of its status."""
-
-    async def ask() -> None:
-        recorder = Recorder(b'{"error": {"message": %b}}' % nested(depth), status)
-        async with answering(recorder) as url, HttpEndpoint(Address(url, "m")) as endpoint:
-            await endpoint.ask(asking())
-
     with pytest.raises(kind, match=str(status)):
-        asyncio.run(ask())
+        ask(Recorder(b'{"error": {"message": %b}}' % nested(depth), status))
 
 
 def test_nested_replies_do_not_end_a_run(items: Path) -> None:
