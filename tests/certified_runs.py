@@ -25,7 +25,6 @@ ACCEPT = CertifiedSide(
     right=396,
     decided=400,
     items=1000,
-    share=0.4,
     level=0.95,
 )
 REJECT = replace(ACCEPT, threshold=0.2, shift=1.3863, bound=0.961, level=0.975)
@@ -59,10 +58,10 @@ def certificate(**changes: Any) -> Certificate:
     return replace(made, **changes)
 
 
-def side(threshold: float, share: float) -> CertifiedSide:
+def side(threshold: float) -> CertifiedSide:
     """A threshold as certify writes it, with the shift that is sent."""
     shift = round(float(np.log(1 / threshold - 1)), 4)
-    return replace(ACCEPT, threshold=1 / (1 + float(np.exp(shift))), shift=shift, share=share)
+    return replace(ACCEPT, threshold=1 / (1 + float(np.exp(shift))), shift=shift)
 
 
 def certificate_of(
@@ -73,7 +72,7 @@ def certificate_of(
     with Store.read(folder / RUN_FILE) as store:
         asked = AskedAs(store.note("config"), store.note("ready"), store.note("accepted"))
         served = tuple(store.served_names())
-    upper, lower = side(accept, 0.4), None if reject is None else side(reject, 0.4)
+    upper, lower = side(accept), None if reject is None else side(reject)
     today = datetime.now(UTC).date()
     made = certificate(
         accept=upper,

@@ -18,7 +18,7 @@ import numpy as np
 
 from blindcal.records import Item
 from blindcal.simulation import replay
-from blindcal.simulation.http_server import Connection, HttpRequest, HttpResponse, Listener, json_response
+from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, json_response
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Answer, Candidates, CompletionRequest, error, unknown_model
 from refusals import CONSTRAINTS, Dialect, refusal
@@ -39,18 +39,14 @@ class Reset(HttpResponse):
     """The connection is reset instead of a response."""
 
 
-class _Connection(Connection):
-    def _write(self, response: HttpResponse) -> None:
-        if isinstance(response, Reset) and self._transport is not None:
-            sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.abort()
-        else:
-            super()._write(response)
-
-
 class _Listener(Listener):
-    connection = _Connection
+    def write(self, writer: asyncio.StreamWriter, response: HttpResponse) -> None:
+        if isinstance(response, Reset):
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        else:
+            super().write(writer, response)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from scipy.special import expit
 import blindcal as bc
 from blindcal.asking.run_context import Limits
 from blindcal.certifying.certify import certify
-from blindcal.certifying.design import CertifyDesign, CertifyGoal, plan_certification
+from blindcal.certifying.design import CertifyGoal, plan_certification
 from blindcal.errors import NotCertifiedError, NotIdentifiedError
 from blindcal.records import IntArray
 from blindcal.results.certificate import Certificate
@@ -153,7 +153,7 @@ def test_a_limit_stops_and_the_same_again_goes_on(run: Path, server: Server) -> 
 def test_a_limit_after_a_pass_certifies_what_passed(run: Path, made: Certificate) -> None:
     """The sequence may end anywhere: what passed holds, with the worst that open items could make of it."""
     plan = plan_certification(open_run(run), CertifyGoal(0.9))
-    queries = plan.with_controls(CertifyDesign.of(open_run(run), plan).first_queries()) + 60
+    queries = plan.first_queries + 60
     part = certify(run, 0.9, limits=Limits(max_queries=queries))
     assert part.queries <= queries < made.queries
     assert part.accept.threshold >= made.accept.threshold
@@ -181,7 +181,8 @@ def test_the_order_follows_from_the_choosing_items_alone(audit_folder: Path) -> 
     labels[list(plan.items)] = 1 - labels[list(plan.items)]
     answers = np.where(theirs, 1 - opened.answered.answers, opened.answered.answers)
     other = replace(opened, labels=labels, answered=replace(opened.answered, answers=answers))
-    assert plan_certification(other, CertifyGoal(0.9)) == plan
+    again = plan_certification(other, CertifyGoal(0.9))
+    assert (again.choosing, again.items, again.sides) == (plan.choosing, plan.items, plan.sides)
     grouped = replace(opened, group_names=tuple(f"g{k // 3}" for k in range(N)))
     plan = plan_certification(grouped, CertifyGoal(0.8))
     assert len(plan.items) == len({k // 3 for k in plan.items}) == plan.choosing == 225

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import gzip
 from collections import Counter
 from pathlib import Path
 
@@ -16,8 +14,9 @@ from blindcal.certifying.decision_request import decision_request
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import NotIdentifiedError
+from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design
-from blindcal.records import FloatArray, IntArray, Message, Request
+from blindcal.records import Message, Request
 from blindcal.results.run import open_run
 from blindcal.simulation.simulate import ask
 from deciding import TEMPLATE, audited, model, serving, write_items
@@ -53,18 +52,6 @@ def test_the_deployed_endpoint_keeps_the_promise_over_http(tmp_path: Path) -> No
     assert said[labels[700:] == 1].mean() == pytest.approx(point.recall.value, abs=0.1)
 
 
-def recorded() -> tuple[IntArray, FloatArray]:
-    """A real model's labels and probabilities."""
-    with gzip.open(LOGITS, "rt", newline="") as file:
-        rows = csv.reader(file)
-        names = next(rows)
-        yes, no = (
-            next(k for k, name in enumerate(names) if name.split("|")[0] == w) for w in ("True", "False")
-        )
-        table = np.array([(row[names.index("label")], row[yes], row[no]) for row in rows], dtype=np.float64)
-    return table[:, 0].astype(np.int64), np.asarray(1 / (1 + np.exp(table[:, 2] - table[:, 1])))
-
-
 @pytest.mark.skipif(not LOGITS.is_file(), reason="needs the recorded logits beside the project")
 def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
     """Of three random halves of BoolQ at most one leaves the interval, for a precision of 0.8 and of 0.85.
@@ -72,7 +59,8 @@ def test_promises_about_a_real_model_are_kept_on_the_other_half() -> None:
     0.85 is near what the model can reach: an audit may say that it cannot be promised. An interval for the
     share of right ones among as many decisions as were made takes in that the other half is a sample too.
     """
-    labels, p = recorded()
+    known = read_scores(LOGITS, words=("True", "False"))
+    labels, p = known.labels, known.p
     missed, short, silent = Counter[float](), Counter[float](), Counter[float]()
     for seed in range(3):
         order = np.random.default_rng([seed, 6]).permutation(labels.size)

@@ -21,8 +21,6 @@ from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.monitor import FOR_REFERENCE
 from fitting import asked, fitted
-from slow_betting import bin_of
-from slow_betting import wealth_path as slow_wealth_path
 from wealth import first_reached, wealth_path  # bench/ is a folder of scripts, not a package
 
 LEVEL = 0.05
@@ -72,26 +70,8 @@ def check_same(state: MonitorState, other: MonitorState) -> None:
     assert state.gaps == other.gaps
 
 
-@pytest.mark.parametrize("max_ece", [None, 0.05])
-def test_the_evidence_is_that_of_a_slow_computation(max_ece: float | None) -> None:
-    """After every item, over two starting points; the fast wealth of the benchmarks is the same too."""
-    rows = rows_of(620, 1, lambda f: 0.8 * f)
-    game = CurveClaim(allowance=max_ece or 0.0).game
-    state = in_pieces(bc.Monitor(max_ece=max_ece), rows, [1, 380, 577])
-    factors = np.exp(game.log_factors).tolist()
-    cells = [4 * bin_of(t) + 2 * d + y for y, t, d in zip(*(column.tolist() for column in rows), strict=True)]
-    slow = slow_wealth_path([factors[cell] for cell in cells], game.shares.tolist(), list(range(620)))
-    path = state.paths["calibration"]
-    assert np.exp(path.log_evidence) == pytest.approx([slow[n - 1] for n in path.observations], rel=1e-9)
-    assert alarm(state).strongest == pytest.approx(max(0, *np.log(slow)), abs=1e-9)
-    assert wealth_path(game, calibration_cells(*rows)) == pytest.approx(slow, rel=1e-9)
-    raised = next((n for n, wealth in enumerate(slow, 1) if wealth >= 1 / LEVEL), None)
-    assert alarm(state).raised_at == raised
-    assert raised or max_ece
-
-
 def test_the_fast_wealth_of_the_benchmarks_is_that_of_a_monitor() -> None:
-    """Against a reference too: the calibration and the questions alarm."""
+    """The calibration and the questions alarm; in unit tests, the wealth is that of a slow computation."""
     rows = rows_of(2600, 2, lambda f: 0.5 * f)
     state = bc.Monitor(reference()).update(*rows)
     known = Reference.of(reference(), LEVEL * FOR_REFERENCE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import gzip
 import json
 import os
 import sqlite3
@@ -24,6 +22,7 @@ from blindcal.asking.run_context import Limits
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError
 from blindcal.estimate.streams.alarms import Alarm
+from blindcal.items.score_files import read_scores
 from blindcal.prices import Prices
 from blindcal.records import FloatArray, Item, Message, Reply, Request
 from blindcal.results.monitor import Monitor
@@ -347,15 +346,8 @@ def watch_a_change(
 
 
 def recorded(name: str) -> FloatArray:
-    """A real model's probability of True against False, by the likeliest spelling of each."""
-    with gzip.open(SHARED / "logits" / f"{name}__boolq__logits.csv.gz", "rt", newline="") as file:
-        rows = list(csv.DictReader(file))
-    names = {name: name.rpartition("|")[0].strip().lower() for name in rows[0]}
-    true, false = (
-        np.array([max(float(row[name]) for name in names if names[name] == word) for row in rows])
-        for word in ("true", "false")
-    )
-    return np.asarray(expit(true - false))[:N]
+    """A real model's probability of True against False."""
+    return read_scores(SHARED / "logits" / f"{name}__boolq__logits.csv.gz", words=("True", "False")).p[:N]
 
 
 Change = tuple[dict[str, Any], Callable[[Production], dict[str, Any]]]

@@ -60,8 +60,8 @@ def ruling(served: Served, path: Path) -> tuple[Certificate, FloatArray]:
     lower, upper = (1 / (1 + np.exp(-np.array(between)))).tolist()
     ready = msgspec.to_builtins(Prepared(targets=targets, max_shift=50.0))
     rule = certificate(
-        accept=side(upper, 1 / 3),
-        reject=side(lower, 1 / 3),
+        accept=side(upper),
+        reject=side(lower),
         model=served.model,
         served=(name,),
         settings=AskedAs(config, ready),

@@ -174,7 +174,7 @@ class _Certification:
             max_shift=self.run.max_shift,
         )
         controls = Controls(job, every=self.plan.control_every)
-        planned = CertifyDesign.of(self.run, self.plan).first_queries()
+        planned = self.plan.first_queries
         return await ask_design(self._design, job, governor, planned=planned, controls=controls)
 
     @property
@@ -282,10 +282,9 @@ class _Certification:
         return NotCertifiedError(_seen(state, alone=len(states) == 1), remedy=remedy, options=options)
 
     def _stopped(self, stopped: Stopped) -> NotCertifiedError:
-        most = self.plan.with_controls(self._design.most_queries(self.plan.reuse))
         return NotCertifiedError(
-            f"{printable(stopped.reason)} before a threshold was tested to the end: up to {most:,} queries "
-            "may be needed",
+            f"{printable(stopped.reason)} before a threshold was tested to the end: up to "
+            f"{self.plan.most_queries:,} queries may be needed",
             remedy="run the same again, with a higher limit if one was reached; what was asked is kept",
             stopped=True,
         )
@@ -303,7 +302,6 @@ def _certified(state: SideState) -> CertifiedSide | None:
         right=test.right,
         decided=test.decided,
         items=test.items,
-        share=test.decided / test.items,
         level=state.side.level,
     )
 

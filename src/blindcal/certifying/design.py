@@ -63,18 +63,17 @@ class CertifyGoal:
         return {name: value for name, value in both.items() if value is not None}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertifyPlan:
-    """The items that certify and the candidates of each side."""
+    """The items that certify and the candidates of each side; numbers of queries include controls."""
 
     choosing: int  # number of other items, which chose the candidates
     items: tuple[int, ...]
     sides: tuple[Side, ...]
     reuse: Reuse  # answers that may decide at other thresholds than their own
     why: str  # why not all of them may; empty if all may
-
-    def __repr__(self) -> str:
-        return f"CertifyPlan({len(self.items):,} items, {len(self.sides)} sides)"
+    first_queries: int = 0  # to test the first candidates
+    most_queries: int = 0
 
     @property
     def control_every(self) -> int:
@@ -85,10 +84,6 @@ class CertifyPlan:
     def chance(self) -> float:
         """Chance that the first candidate of each side passes, estimated from the choosing items."""
         return min(side.chance for side in self.sides)
-
-    def with_controls(self, queries: int) -> int:
-        """Number of queries including their control queries."""
-        return queries + -(-queries // self.control_every)
 
 
 def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
@@ -119,7 +114,12 @@ def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
     elif KnownRange.of(run.labels.size, run.answered).contradictory.any():
         reuse, why = "none", f"some answers of the run contradict each other, so {again}"
     items = tuple(certifying.tolist())
-    return CertifyPlan(choosing=choosing.size, items=items, sides=sides, reuse=reuse, why=why)
+    plan = CertifyPlan(choosing=choosing.size, items=items, sides=sides, reuse=reuse, why=why)
+    design = CertifyDesign.of(run, plan)
+    first = design.next_round(AnswerTable.empty())
+    queries = 0 if first is None else len(first), design.most_queries(reuse)
+    first_queries, most_queries = (count + -(-count // plan.control_every) for count in queries)
+    return replace(plan, first_queries=first_queries, most_queries=most_queries)
 
 
 def check_certifiable(run: Run) -> None:
@@ -226,10 +226,6 @@ class CertifyDesign:
             for shift in self._shifts(side, reuse):
                 queries += int(self._known(none, reuse, shift).open(shift).sum())
         return queries
-
-    def first_queries(self) -> int:
-        asked = self.next_round(AnswerTable.empty())
-        return 0 if asked is None else len(asked)
 
     def reused(self, answered: AnswerTable, reuse: Reuse) -> int:
         """Number of the run's answers that a tested candidate has used."""

@@ -10,13 +10,7 @@ import click
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify
-from blindcal.certifying.design import (
-    CertifyDesign,
-    CertifyGoal,
-    CertifyPlan,
-    check_certifiable,
-    plan_certification,
-)
+from blindcal.certifying.design import CertifyGoal, CertifyPlan, check_certifiable, plan_certification
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
 from blindcal.errors import NotCertifiedError, UnfitError
@@ -180,25 +174,14 @@ def _side_text(side: CertifiedSide, decisions: str) -> str:
 
 
 def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: bool) -> None:
-    spend = run.result.spend
-    design = CertifyDesign.of(run, plan)
-    first, most = map(plan.with_controls, (design.first_queries(), design.most_queries(plan.reuse)))
-    tokens = spend.prompt_tokens / max(1, spend.queries)
-    cost = (
-        None
-        if prices is None
-        else prices.cost(
-            Usage(queries=most, attempts=most, prompt_tokens=round(tokens * most), completion_tokens=most)
-        )
-    )
+    spend, first, most = run.result.spend, plan.first_queries, plan.most_queries
+    tokens = round(spend.prompt_tokens / max(1, spend.queries) * most)
+    used = Usage(queries=most, attempts=most, prompt_tokens=tokens, completion_tokens=most)
+    cost = None if prices is None else prices.cost(used)
     if as_json:
-        click.echo(
-            json_line(
-                {"choosing": plan.choosing, "certifying": len(plan.items), "chance": plan.chance}
-                | {"first_queries": first, "most_queries": most, "prompt_tokens": round(tokens * most)}
-                | {"most_cost": cost, "reuse": plan.reuse}
-            )
-        )
+        shown = {"choosing": plan.choosing, "certifying": len(plan.items), "chance": plan.chance}
+        shown |= {"first_queries": first, "most_queries": most, "prompt_tokens": tokens}
+        click.echo(json_line(shown | {"most_cost": cost, "reuse": plan.reuse}))
         return
     print_field("items", f"{plan.choosing:,} choose the thresholds, {len(plan.items):,} certify")
     for side in plan.sides:
@@ -208,7 +191,7 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
             f"{len(side.shifts)} thresholds at most",
         )
     print_field("queries", f"{first:,} for the first threshold, at most {most:,}, controls included")
-    print_field("tokens", f"at most {tokens * most:,.0f} in, as the audit's queries had")
+    print_field("tokens", f"at most {tokens:,} in, as the audit's queries had")
     print_field("cost", "unknown: give --prices" if cost is None else f"at most ${cost:.4g}")
     if plan.why:
         print_field("reuse", plan.why)

@@ -39,8 +39,12 @@ class CertifiedSide:
     right: int
     decided: int
     items: int
-    share: float
     level: float
+
+    @property
+    def share(self) -> float:
+        """Share of the items on this side."""
+        return self.decided / self.items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +96,9 @@ class Certificate:
     settings: AskedAs
 
     def __repr__(self) -> str:
-        rule = f"accept from {self.accept.threshold:.4f}"
-        if self.reject is not None:
-            rule += f", reject below {self.reject.threshold:.4f}"
-        return f"Certificate({self.model!r}, {rule}, precision {self.accept.bound:.4f}, until {self.expires})"
+        reject = "" if self.reject is None else f", reject below {self.reject.threshold:.4f}"
+        rule = f"accept from {self.accept.threshold:.4f}{reject}, precision {self.accept.bound:.4f}"
+        return f"Certificate({self.model!r}, {rule}, until {self.expires})"
 
     @property
     def sides(self) -> dict[str, CertifiedSide]:
