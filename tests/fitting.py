@@ -1,17 +1,14 @@
-"""Fits to simulated answers, and what every fit must hold to, for the tests of `latent`."""
+"""Fits to simulated answers, and the numbers in their results."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 
 import blindcal as bc
-from blindcal.errors import NotIdentifiedError
 from blindcal.methods import make_design, method_of
 from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray
 from blindcal.simulation.simulate import ask
@@ -28,9 +25,6 @@ SCALARS = (
     "leaning",
 )
 """Quantities of a fit that are one number with an interval."""
-
-NEED_BOTH_LABELS = {"auroc", "curve", "operating", "costs", "next precision", "cheapest", "recall"}
-NEED_MANY_ITEMS = {"recall"}
 
 
 def asked(
@@ -96,52 +90,6 @@ def estimates_in(value: object) -> Iterator[Estimate]:
     elif is_dataclass(value):
         for field in fields(value):
             yield from estimates_in(getattr(value, field.name))
-
-
-def everything(fit: bc.LatentFit) -> dict[str, object]:
-    """All that a fit can be asked for; what it refuses is left out, and only some may be refused."""
-    calls: dict[str, Any] = {
-        "gaps": lambda: fit.at(bins=7).gaps,
-        "bins": lambda: fit.bins,
-        "curve": lambda: fit.curve,
-        "pvalue": lambda: fit.calibrated_pvalue,
-        "confidence": lambda: fit.confidence,
-        "operating": lambda: fit.operating,
-        "costs": lambda: fit.costs,
-        "recall": lambda: fit.choose_threshold(recall=0.9),
-        "cheapest": lambda: fit.choose_threshold(cost_fp=1, cost_fn=2),
-        "next precision": lambda: fit.next_precision(0.5, 20),
-        "invalid bound": lambda: fit.invalid_bound,
-        **{name: lambda name=name: getattr(fit, name) for name in SCALARS},
-    }
-    found = {}
-    refused = set()
-    for name, call in calls.items():
-        try:
-            found[name] = call()
-        except NotIdentifiedError:
-            refused.add(name)
-    both = np.unique(fit.patterns.labels).size == 2
-    assert refused <= NEED_MANY_ITEMS if both else refused == NEED_BOTH_LABELS
-    return found
-
-
-def check_sound(fit: bc.LatentFit) -> None:
-    """No NaN anywhere, every number in its range, every interval in order and around something."""
-    for name, value in everything(fit).items():
-        for number in numbers_in(value):
-            assert not math.isnan(number), name
-        for one in estimates_in(value):
-            assert (one.low is None) == (one.high is None), name
-            if one.low is not None and one.high is not None:
-                assert one.low <= one.high, name
-                assert one.level == fit.level, name
-    for name in ("ece", "tce", "accuracy", "brier", "mean_confidence"):
-        low, high = ends(getattr(fit, name))
-        assert 0 <= low <= high <= 1, name
-    assert 0 <= float(fit.ece) <= 1
-    assert sum(abs(float(one.gap)) for one in fit.bins) == pytest.approx(float(fit.ece))
-    assert 0 <= fit.calibrated_pvalue <= 1
 
 
 def columns(answered: AnswerTable) -> tuple[Any, ...]:

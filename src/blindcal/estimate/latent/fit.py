@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from scipy.linalg import eigh
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import grid as of
@@ -42,7 +41,7 @@ from blindcal.estimate.latent.intervals import (
     possible_log_odds,
     shown_decisions,
 )
-from blindcal.estimate.latent.model import BoolArray, Ensemble, link_scores
+from blindcal.estimate.latent.model import BoolArray, Ensemble, calibration_pvalue
 from blindcal.estimate.latent.operating import (
     GRID_SHIFTS,
     GRID_THRESHOLDS,
@@ -59,7 +58,6 @@ from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import (
-    quadratic_pvalue,
     unseen_share,
 )
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
@@ -232,20 +230,8 @@ class LatentFit:
         calibrated fit; groups increase it where their members agree more than by chance.
         """
         readings = [self.patterns, *(other.patterns for other in self.resampling.alternatives)]
-        return max([*map(self._pvalue, readings), *(other.calibrated_pvalue for other in self.others)])
-
-    def _pvalue(self, patterns: Patterns) -> float:
-        departures = link_scores(patterns)
-        total = patterns.counts @ departures.scores
-        prior = np.diag(departures.precision)
-        # directions that the answers resolve count in full, those that only the prior determines hardly count
-        inner = np.linalg.inv(departures.variance + prior)
-        if self.resampling.incidence is not None:
-            by_group = self.resampling.incidence @ departures.scores
-            excess, along = eigh(by_group.T @ by_group + prior, departures.variance + prior)
-            inner = (along / np.maximum(excess, 1.0)) @ along.T
-        weights = 1 - np.asarray(np.linalg.eigvals(inner @ prior).real, dtype=np.float64)
-        return quadratic_pvalue(float(total @ inner @ total), weights)
+        pvalues = [calibration_pvalue(patterns, self.resampling.incidence) for patterns in readings]
+        return max([*pvalues, *(other.calibrated_pvalue for other in self.others)])
 
     # -- discrimination and scores ---------------------------------------------------------------
 

@@ -18,10 +18,13 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import eigh
+from scipy.sparse import csr_array
 from scipy.special import expit
 
 from blindcal.estimate.grid import CELLS, HALF, MID_S, REACH, WIDTH_S
 from blindcal.estimate.readings import LOG_ODDS, Axis, Patterns
+from blindcal.estimate.uncertainty import quadratic_pvalue
 from blindcal.records import FloatArray, IntArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -42,6 +45,7 @@ _LINE_SD = (1.0, 8.0)  # prior of the link's intercept, and of its slope per s/4
 _WIDER = 3.0  # factor of the wider prior, for models whose small differences in confidence mean a lot
 _TIED = (0, HALF - 1, HALF, CELLS - 1)  # cells that may stand out of the smooth density
 _TIES_SD = 2.5  # prior of the log of the factor by which they do, in the fits that let them
+_DEPARTURE = 0.1  # roughness of the departures from calibration that are tested
 _HELD = 1e10  # precision of a coefficient that is held at zero
 
 # Evidence picks one smoothness for the whole density, and few answers show little roughness, but real
@@ -392,31 +396,24 @@ def _whitening(information: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.inv(np.linalg.cholesky(information)))
 
 
+@dataclass
 class _Climbing:
     """The likelihoods still being maximised; ``which`` are their numbers among all."""
 
-    def __init__(
-        self,
-        which: IntArray,
-        theta: FloatArray,
-        precision: FloatArray,
-        counts: FloatArray,
-        centres: FloatArray,
-        whiten: FloatArray,
-    ) -> None:
-        self.which, self.theta, self.precision = which, theta, precision
-        self.counts = np.asfortranarray(counts)  # as the tables are laid out
-        self.centres, self.whiten = centres, whiten
-        self.inverse = np.tile(np.eye(theta.shape[1]), (len(theta), 1, 1))
-        self.scale = np.ones(len(theta))
-        self.value, self.residual = np.empty(len(theta)), np.empty(theta.shape)
+    which: IntArray
+    theta: FloatArray
+    precision: FloatArray
+    counts: FloatArray  # in columns, as the tables are laid out
+    centres: FloatArray
+    whiten: FloatArray
+    inverse: FloatArray
+    scale: FloatArray
+    value: FloatArray
+    residual: FloatArray
 
     def of(self, some: BoolArray) -> _Climbing:
-        rest = (array[some] for array in (self.theta, self.precision, self.counts, self.centres, self.whiten))
-        made = _Climbing(self.which[some], *rest)
-        made.inverse, made.scale = self.inverse[some], self.scale[some]
-        made.value, made.residual = self.value[some], self.residual[some]
-        return made
+        made = _Climbing(**{name: column[some] for name, column in vars(self).items()})
+        return replace(made, counts=np.asfortranarray(made.counts))
 
     def learn(self, better: BoolArray, step: FloatArray, change: FloatArray) -> None:
         """Update the inverse curvatures (BFGS) by the ``change`` of the gradient along a ``step``."""
@@ -443,9 +440,20 @@ def _maximised(
 ) -> FloatArray:
     """Maximise several penalised likelihoods at once, by BFGS in the coordinates of ``whiten``."""
     maxima = theta.copy()
-    now = _Climbing(np.arange(len(theta)), theta, precision, counts, centres, whiten)
-    now.value, gradient = _climb(patterns, precision, now.counts, centres, theta)
-    now.residual = np.einsum("ipq,iq->ip", whiten, gradient)
+    counts = np.asfortranarray(counts)
+    value, gradient = _climb(patterns, precision, counts, centres, theta)
+    now = _Climbing(
+        which=np.arange(len(theta)),
+        theta=theta,
+        precision=precision,
+        counts=counts,
+        centres=centres,
+        whiten=whiten,
+        inverse=np.tile(np.eye(theta.shape[1]), (len(theta), 1, 1)),
+        scale=np.ones(len(theta)),
+        value=value,
+        residual=np.einsum("ipq,iq->ip", whiten, gradient),
+    )
     for _ in range(_MOST_STEPS):
         step = np.matmul(now.inverse, now.residual[..., None])[..., 0]
         gain = np.einsum("ij,ij->i", now.residual, step)
@@ -505,17 +513,12 @@ def calibrated_mode(patterns: Patterns) -> Mode:
     return best
 
 
-@dataclass(frozen=True)
-class LinkScores:
-    """Efficient scores for departures of the link from zero."""
+def calibration_pvalue(patterns: Patterns, incidence: csr_array | None) -> float:
+    """P-value of a score test of no link; ``incidence`` counts items per group and pattern.
 
-    scores: FloatArray  # (patterns, departures)
-    variance: FloatArray  # of their sum over the items if labels are redrawn from the calibrated fit
-    precision: FloatArray  # the prior precision of each departure
-
-
-def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
-    """Efficient scores at the best calibrated fit: what refitting the density does not explain."""
+    Efficient scores, at the best calibrated fit, are what refitting the density does not explain. Their
+    variance is that of labels redrawn from this fit.
+    """
     mode = calibrated_mode(patterns)
     k = _splines().density.shape[1]
     local = _local(patterns, mode.theta, mode.precision)
@@ -526,11 +529,17 @@ def link_scores(patterns: Patterns, roughness: float = 0.1) -> LinkScores:
     mass = np.array([patterns.mass(local.table), other.mass(local.table)])
     mine, theirs = (scores[:, k:] - scores[:, :k] @ along for scores in either)
     weights = patterns.counts * mass / mass.sum(axis=0)
-    return LinkScores(
-        scores=mine,
-        variance=(mine * weights[0][:, None]).T @ mine + (theirs * weights[1][:, None]).T @ theirs,
-        precision=_splines().precision(1.0, roughness)[k:],
-    )
+    variance = (mine * weights[0][:, None]).T @ mine + (theirs * weights[1][:, None]).T @ theirs
+    prior = np.diag(_splines().precision(1.0, _DEPARTURE)[k:])
+    # directions that the answers resolve count in full, those that only the prior determines hardly count
+    inner = np.linalg.inv(variance + prior)
+    if incidence is not None:
+        by_group = incidence @ mine
+        excess, directions = eigh(by_group.T @ by_group + prior, variance + prior)
+        inner = (directions / np.maximum(excess, 1.0)) @ directions.T
+    total = patterns.counts @ mine
+    resolved = 1 - np.asarray(np.linalg.eigvals(inner @ prior).real, dtype=np.float64)
+    return quadratic_pvalue(float(total @ inner @ total), resolved)
 
 
 def tangents(mode: Mode, axis: Axis = LOG_ODDS) -> FloatArray:
