@@ -164,12 +164,13 @@ def test_groups_undo_the_false_certainty_of_duplicates() -> None:
     labels, p = generate(500, 9)
     answered = asked(labels, p)
     once = fitted(labels, answered, resamples=400)
-    columns: Any = labels[answered.items], answered.shifts, answered.answers, answered.temperatures
+    columns = labels[answered.items], answered.shifts, answered.answers, answered.temperatures
     copies = np.concatenate([answered.items + 500 * k for k in range(4)])
     y, shifts, answers, temperatures = (np.tile(column, 4) for column in columns)
-    rows: Any = y, shifts, answers, temperatures, copies
-    owners = np.tile(answered.items, 4)
-    plain, grouped = (bc.latent(*rows, groups, resamples=400) for groups in (None, owners))
+    plain, grouped = (
+        bc.latent(y, shifts, answers, temperatures, copies, groups, resamples=400)
+        for groups in (None, np.tile(answered.items, 4))
+    )
     for name in ("ece", "accuracy", "auroc", "brier"):
         width = [getattr(fit, name).half_width for fit in (once, plain, grouped)]
         # half the width with four times the data; back to the first with groups (Monte Carlo error: a tenth)
