@@ -85,7 +85,8 @@ class NotCertifiedError(BlindcalError):
 class EndpointError(BlindcalError):
     """The endpoint cannot be used as it is.
 
-    ``status`` is the HTTP status, if any; ``billed`` the prompt, completion and cached tokens of its reply.
+    ``status`` is the HTTP status, if any; ``billed`` the prompt, completion and cached tokens of its reply;
+    ``retry_after`` the wait in seconds that the server asks for; ``parameter`` the field that it refuses.
     """
 
     def __init__(
@@ -94,22 +95,19 @@ class EndpointError(BlindcalError):
         *,
         status: int | None = None,
         billed: tuple[int, int, int] | None = None,
+        retry_after: float | None = None,
+        throttled: bool = False,
+        parameter: str = "",
         **more: Any,
     ) -> None:
         super().__init__(message, **more)
-        self.status = status
-        self.billed = billed
+        self.status, self.billed = status, billed
+        self.retry_after, self.throttled = retry_after, throttled
+        self.parameter = parameter
 
 
 class RetryableError(EndpointError):
-    """May succeed if asked again; ``retry_after`` is the wait in seconds that the server asks for."""
-
-    def __init__(
-        self, message: str, *, retry_after: float | None = None, throttled: bool = False, **more: Any
-    ) -> None:
-        super().__init__(message, **more)
-        self.retry_after = retry_after
-        self.throttled = throttled
+    """May succeed if asked again."""
 
 
 class FatalError(EndpointError):
@@ -117,11 +115,7 @@ class FatalError(EndpointError):
 
 
 class UnsupportedError(FatalError):
-    """The endpoint refuses a field that the method relies on: ``parameter`` of the request."""
-
-    def __init__(self, message: str, *, parameter: str = "", **more: Any) -> None:
-        super().__init__(message, **more)
-        self.parameter = parameter
+    """The endpoint refuses a field that the method relies on."""
 
 
 class ReplyError(EndpointError):

@@ -20,7 +20,6 @@ from blindcal.asking.run_context import OTHER_FILES, Limits
 from blindcal.auditing.audit import audit
 from blindcal.endpoints.http_client import from_exception
 from blindcal.errors import FatalError, InputError
-from blindcal.items.question_files import load
 from blindcal.planning.forecast import preset
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
@@ -99,18 +98,6 @@ def test_a_limit_stops_the_run_and_a_higher_one_goes_on(
     whole = spend(items, server, tmp_path / "run", None, method=method, queries=queries)
     assert whole.complete
     assert server.requests - asked == whole.spend.queries - found.spend.queries
-
-
-def test_a_stopped_run_asks_a_fair_part_of_the_items(
-    items: Path, server: Server, unit: tuple[float, float], tmp_path: Path
-) -> None:
-    """Below one query per item, the items asked have the file's share of labels."""
-    spend(items, server, tmp_path / "run", unit[0] + 0.5 * unit[1])
-    loaded = load(items)
-    with Store.read(tmp_path / "run" / RUN_FILE) as store:
-        asked = np.unique(store.answered().items)
-        assert loaded.labels[asked].mean() == pytest.approx(loaded.labels.mean(), abs=0.08)
-        assert 0.4 * N < asked.size < 0.6 * N
 
 
 def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_asked(

@@ -263,19 +263,6 @@ def test_refused_field_that_matters(
     assert (caught.value.parameter, caught.value.status in (400, 422)) == (name, True)
 
 
-def test_several_answers() -> None:
-    """Several answers are drawn independently, billed with one prompt, and each is one that was paid for."""
-
-    async def talk(server: Server, endpoint: HttpEndpoint) -> tuple[list[Reply], Server]:
-        return [await endpoint.ask(question(temperature=None, n=3)) for _ in range(40)], server
-
-    replies, server = talking(talk)
-    texts = [{reply.text, *(one.text for one in reply.further)} for reply in replies]
-    assert {"Yes", "No"} in texts
-    assert {reply.usage.tokens[1] for reply in replies} == {3}
-    assert (server.answered, server.requests, server.paid) == (120, 40, {"item-0": 120})
-
-
 @pytest.mark.parametrize(("heeds", "requests", "token"), [(True, 3, "Yes"), (False, 3, "token_id:7")])
 def test_logprobs_by_id_are_asked_for_by_text(heeds: bool, requests: int, token: str) -> None:
     """vLLM can be started to name tokens by id; it is asked once more for texts, and then always."""

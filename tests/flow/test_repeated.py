@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from blindcal.asking.ask_design import RunOutcome, ask_design
-from blindcal.asking.governor import Governor
-from blindcal.asking.job import Job, asking_order, request_numbers
-from blindcal.asking.run_context import INTERRUPTED, Limits, RunContext, Stopped
+from blindcal.asking.ask_design import RunOutcome
+from blindcal.asking.job import asking_order, request_numbers
+from blindcal.asking.run_context import INTERRUPTED, Limits, Stopped
 from blindcal.auditing import audit as auditing
 from blindcal.auditing.audit import audit
 from blindcal.auditing.prepare import PROBED, ReadyAudit
@@ -29,19 +28,16 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
 from blindcal.errors import FatalError, InputError, ReplyError
 from blindcal.estimate.noise import drift_test
-from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design
 from blindcal.prices import Prices
-from blindcal.records import AnswerTable, Item, Message, Reply, Request, Round, Targets, Token, Usage
+from blindcal.records import AnswerTable, Message, Reply, Request, Round, Usage
 from blindcal.settings import DesignSettings, Settings
-from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import Store
+from engine import QUICK, ask_all, make_items
 from killing import CONTEXT
-from serving import replaying
+from serving import PAIR, replaying
 
-YES_NO = Targets((Token(1, "Yes"),), (Token(2, "No"),))
-QUESTION = TokenQuestion(YES_NO, biased=False, tempered=False)
-QUICK = Limits(backoff=0.001)
+QUESTION = TokenQuestion(PAIR, biased=False, tempered=False)
 N, K = 40, 3
 
 
@@ -121,17 +117,10 @@ class Several:
         pass
 
 
-def items(n: int = N) -> list[Item]:
-    return [Item(f"i{k}", k % 2, (Message("user", f"question {k}"),)) for k in range(n)]
-
-
-async def ask_all(
-    endpoint: Several, folder: Path, *, at_once: int = K, limits: Limits = QUICK, **more: Any
-) -> RunOutcome:
-    with Store.open(folder / "run.sqlite") as store:
-        store.begin({}, items())
-        job = Job(items=items(), question=QUESTION, store=store, at_once=at_once)
-        return await ask_design(Repeated(), job, Governor(endpoint, RunContext(limits=limits, **more), store))
+async def ask_repeated(endpoint: Several, folder: Path, at_once: int = K, **more: Any) -> RunOutcome:
+    return await ask_all(
+        endpoint, folder, Repeated(), make_items(N), question=QUESTION, at_once=at_once, **more
+    )
 
 
 def rows(folder: Path, columns: str) -> list[tuple[Any, ...]]:
@@ -145,7 +134,7 @@ def rows(folder: Path, columns: str) -> list[tuple[Any, ...]]:
 def test_equal_queries_share_a_request(at_once: int, sizes: dict[int, int], tmp_path: Path) -> None:
     """The answers of an item come in as few requests as allowed; every query is answered and paid once."""
     endpoint = Several()
-    outcome = asyncio.run(ask_all(endpoint, tmp_path, at_once=at_once))
+    outcome = asyncio.run(ask_repeated(endpoint, tmp_path, at_once=at_once))
     assert outcome.stopped is None
     assert Counter(request.n for request in endpoint.requests) == sizes
     assert set(endpoint.answered.values()) == {K}
@@ -162,7 +151,7 @@ def test_equal_queries_share_a_request(at_once: int, sizes: dict[int, int], tmp_
 
 def test_the_first_answer_of_a_request_carries_its_cost(tmp_path: Path) -> None:
     """One row per answer; the tokens and the attempt are in the first, and all have the same time."""
-    asyncio.run(ask_all(Several(), tmp_path))
+    asyncio.run(ask_repeated(Several(), tmp_path))
     found = rows(tmp_path, "query % 40, answer, prompt_tokens, completion_tokens, attempts, seconds")
     for item in range(N):
         mine = sorted(row[1:] for row in found if row[0] == item)
@@ -174,7 +163,7 @@ def test_the_first_answer_of_a_request_carries_its_cost(tmp_path: Path) -> None:
 def test_what_a_reply_leaves_unanswered_is_asked_again(gives: int, tmp_path: Path) -> None:
     """An endpoint that gives fewer choices than asked for is asked until all queries have one answer each."""
     endpoint = Several(lambda n: min(n, gives))
-    outcome = asyncio.run(ask_all(endpoint, tmp_path))
+    outcome = asyncio.run(ask_repeated(endpoint, tmp_path))
     assert outcome.stopped is None
     assert outcome.usage.queries == len(outcome.answered) == N * K
     assert set(endpoint.answered.values()) == {K}
@@ -184,7 +173,7 @@ def test_what_a_reply_leaves_unanswered_is_asked_again(gives: int, tmp_path: Pat
 
 def test_more_choices_than_asked_for_are_not_kept(tmp_path: Path) -> None:
     """Each query has one answer, whatever comes on top."""
-    outcome = asyncio.run(ask_all(Several(lambda n: n + 2), tmp_path))
+    outcome = asyncio.run(ask_repeated(Several(lambda n: n + 2), tmp_path))
     assert outcome.usage.queries == len(outcome.answered) == N * K
 
 
@@ -195,7 +184,7 @@ def test_a_refused_item_has_all_its_queries_refused_at_the_cost_of_one(tmp_path:
         if request.messages[-1].content in ("question 3", "question 17"):
             raise FatalError("filtered", status=400)
 
-    outcome = asyncio.run(ask_all(Several(before=refuse), tmp_path))
+    outcome = asyncio.run(ask_repeated(Several(before=refuse), tmp_path))
     assert outcome.stopped is None
     assert (outcome.usage.queries, outcome.usage.unusable, outcome.usage.attempts) == (N * K, 2 * K, N)
     assert {row[0] for row in rows(tmp_path, "query % 40, unusable") if row[1]} == {3, 17}
@@ -208,7 +197,7 @@ def test_a_reply_that_cannot_be_used_is_billed_once(tmp_path: Path) -> None:
         if request.messages[-1].content == "question 5":
             raise ReplyError("reasoning only", billed=(100, 9, 0))
 
-    outcome = asyncio.run(ask_all(Several(before=useless), tmp_path))
+    outcome = asyncio.run(ask_repeated(Several(before=useless), tmp_path))
     assert (outcome.usage.unusable, outcome.usage.wasted) == (K, 2)
     assert outcome.usage.completion_tokens == (N - 1) * K + 3 * 9
     assert outcome.usage.attempts == N - 1 + 3
@@ -218,7 +207,7 @@ def test_a_reply_that_cannot_be_used_is_billed_once(tmp_path: Path) -> None:
 def test_no_more_queries_are_under_way_than_allowed(concurrency: int, tmp_path: Path) -> None:
     """The bound counts queries, not requests; a single request may always be sent."""
     endpoint = Several()
-    asyncio.run(ask_all(endpoint, tmp_path, limits=Limits(concurrency=concurrency)))
+    asyncio.run(ask_repeated(endpoint, tmp_path, limits=Limits(concurrency=concurrency)))
     assert endpoint.most <= max(K, concurrency)
 
 
@@ -226,10 +215,10 @@ def test_no_more_queries_are_under_way_than_allowed(concurrency: int, tmp_path: 
 def test_the_limit_on_queries_holds(most: int, tmp_path: Path) -> None:
     """A request counts as all its queries, before it is sent; raising the limit asks the rest."""
     endpoint = Several()
-    outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=replace(QUICK, max_queries=most)))
+    outcome = asyncio.run(ask_repeated(endpoint, tmp_path, limits=replace(QUICK, max_queries=most)))
     assert outcome.stopped == Stopped(f"max_queries = {most} reached", "max_queries")
     assert sum(endpoint.answered.values()) == most - most % K
-    outcome = asyncio.run(ask_all(endpoint, tmp_path))
+    outcome = asyncio.run(ask_repeated(endpoint, tmp_path))
     assert outcome.stopped is None
     assert set(endpoint.answered.values()) == {K}
 
@@ -247,7 +236,7 @@ def test_the_limit_on_the_cost_holds(billed: int, tmp_path: Path) -> None:
     endpoint, prices = Billing(), Prices(1.0, 1.0)
     most = 30 * (12 * billed + K) / 1e6
     limits = replace(QUICK, max_cost=most)
-    outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=limits, prices=prices))
+    outcome = asyncio.run(ask_repeated(endpoint, tmp_path, limits=limits, prices=prices))
     assert outcome.stopped is not None
     assert outcome.stopped.limit == "max_cost"
     spent = len(endpoint.requests) * (12 * billed + K) / 1e6
@@ -266,7 +255,7 @@ def test_an_interrupted_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
                 stop.set()
 
         endpoint.before = after_some
-        outcome = asyncio.run(ask_all(endpoint, tmp_path, limits=Limits(concurrency=5), stop=stop))
+        outcome = asyncio.run(ask_repeated(endpoint, tmp_path, limits=Limits(concurrency=5), stop=stop))
         if outcome.stopped is None:
             break
         assert outcome.stopped == INTERRUPTED
@@ -284,7 +273,7 @@ def ask_until_killed(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     endpoint.before = kill
-    asyncio.run(ask_all(endpoint, folder, limits=Limits(concurrency=6)))
+    asyncio.run(ask_repeated(endpoint, folder, limits=Limits(concurrency=6)))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
@@ -298,7 +287,7 @@ def test_a_killed_run_loses_at_most_what_is_under_way(tmp_path: Path) -> None:
     assert set(kept.values()) == {K}
     assert kept.total() >= int((tmp_path / "answered").read_text()) - 6
     endpoint = Several()
-    assert asyncio.run(ask_all(endpoint, tmp_path)).usage.queries == N * K
+    assert asyncio.run(ask_repeated(endpoint, tmp_path)).usage.queries == N * K
     assert sum(endpoint.answered.values()) == N * K - kept.total()
 
 
@@ -372,28 +361,6 @@ def questions(tmp_path: Path) -> Path:
 
 def settings(server: Any, **more: Any) -> Settings:
     return Settings(model="replay", base_url=server.base_url, method="repeated", resamples=100, **more)
-
-
-@pytest.mark.parametrize("queries", [2, 3.5])
-def test_an_endpoint_that_takes_nothing_is_audited(queries: float, questions: Path, tmp_path: Path) -> None:
-    """Bias and temperature rejected: the audit finds what a simulation finds, to the last digit."""
-    with replaying(questions, truth(), bias="rejected", temperature="rejected", tokenize="none") as server:
-        found = audit(
-            questions,
-            settings(server, queries=queries, send_seed=True),
-            out=tmp_path / "run",
-            oracle=tmp_path / "scores.csv",
-        )
-    assert found.spend.queries == 300 * queries + found.spend.probe_queries
-    labels = read_scores(tmp_path / "scores.csv").labels
-    known = simulate("repeated", labels, truth(), queries=queries, repeats=1)
-    assert found.ece.value == known.estimates[0]
-    assert found.oracle is not None
-    assert found.oracle.ece == known.oracle
-    assert found.semantics == "configured"
-    assert found.example is not None
-    assert found.example.logit_bias == {}
-    assert "as it is configured" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("behaviour", ["honoured", "ignored"])

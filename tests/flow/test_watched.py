@@ -188,7 +188,7 @@ def test_a_killed_run_asks_the_same_controls(items: Path, tmp_path: Path) -> Non
 
 def _forced(wrong: list[bool]) -> list[ControlAnswer]:
     return [
-        ControlAnswer(Control(carrier=k, nth=0, kind="up", item=k), k, k, int(not bad))
+        ControlAnswer(Control(carrier=k, nth=0, item=k, forces=1), k, k, int(not bad))
         for k, bad in enumerate(wrong)
     ]
 

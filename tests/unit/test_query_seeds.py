@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindcal.design import answer_design
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.methods import make_design
 from blindcal.query_seeds import query_seeds, uniform_draws
-from blindcal.records import IntArray, Request, Round, Targets, Token
-from blindcal.simulation.recording import Recording
-from blindcal.simulation.simulate import ask, generate
+from blindcal.records import Request
 from serving import PAIR, items
 
 
@@ -44,18 +40,3 @@ def test_only_sampled_queries_of_a_run_with_a_seed_carry_one() -> None:
     )
     assert TokenQuestion(PAIR, seed=3).request(messages, 0.0, 0.0, 5).seed is None
     assert TokenQuestion(PAIR).request(messages, 0.0, 1.0, 5) == Request(messages, {1: 50.0, 2: 50.0}, 1.0)
-
-
-def test_a_recording_of_probabilities_answers_as_the_simulation_does() -> None:
-    """Known probabilities and a recording made of them give the same answers to every design."""
-    labels, p = generate(500)
-    recording = Recording.from_probabilities([str(k) for k in range(500)], p)
-    targets = Targets((Token(1, "Yes"),), (Token(2, "No"),))
-
-    def answer(asked: Round, first: int) -> IntArray:
-        return recording.answers(asked, targets, uniform_draws(query_seeds(4, first, len(asked))))
-
-    for method, queries in (("latent", 3.0), ("sampling", 2.0), ("extraction", 4.0), ("blind", 1.0)):
-        design = make_design(method, labels, queries=queries, seed=4)
-        answered = answer_design(design, answer)
-        assert np.array_equal(answered.answers, ask(design, p, seed=4).answers), method

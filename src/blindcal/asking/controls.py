@@ -23,7 +23,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -36,7 +36,6 @@ from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Reply, Request, Round
 from blindcal.store.run_file import ServedModel, StoredReply
 from blindcal.store.run_store import Store
-from blindcal.text import printable
 
 _WRONG, _RIGHT, _ALARM = math.log(0.25 / 0.03), math.log(0.75 / 0.97), 8.0
 NAMELESS = ServedModel("", "")
@@ -89,41 +88,25 @@ def bias_ignored(forced: Sequence[ForcedReply]) -> str | None:
     return f"on {items} items, {share} answers forced by the largest shift came out otherwise"
 
 
-def name_in(reply: Reply) -> ServedModel:
-    """The model and fingerprint in a reply, as the run file notes them."""
-    return ServedModel(printable(reply.model or "", 100), printable(reply.fingerprint or "", 100))
-
-
 def unknown_names(names: Iterable[ServedModel], known: Sequence[ServedModel]) -> list[str]:
     """The names that are not ``known``, in words."""
     return sorted({name.words for name in names if name not in (known or (NAMELESS,))})
 
 
-ControlKind: TypeAlias = Literal["up", "down", "repeat"]
-
 CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # per wrong forced answer, and in total per query
-_TURNS: tuple[ControlKind, ...] = ("up", "repeat", "down", "repeat")
 _OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
 _COOLER = 1.0  # subtracted from the common bias of a repeated query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The ``nth`` control query of query ``carrier``; a repeated one asks query ``again`` anew."""
+    """The ``nth`` control query of query ``carrier``: ``forces`` an answer, or asks query ``again`` anew."""
 
     carrier: int
     nth: int
-    kind: ControlKind
     item: int
+    forces: int | None = None
     again: int = -1
-    answer: int | None = None  # the one that is raised, if there are more than two
-
-    @property
-    def forces(self) -> int | None:
-        """The answer that a forced query must get; ``None`` for a repeated one."""
-        if self.answer is not None:
-            return self.answer
-        return {"up": POSITIVE, "down": NEGATIVE}.get(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +126,7 @@ class ControlAnswer:
     @property
     def forced(self) -> bool:
         """Whether this is a forced query with a valid answer."""
-        return self.control.kind != "repeat" and self.answer != INVALID
+        return self.control.forces is not None and self.answer != INVALID
 
 
 def stored_controls(store: Store) -> list[ControlAnswer]:
@@ -178,30 +161,20 @@ class Controls:
         """The next control query to ask before ``query``, if any, in a round numbered from ``first``."""
         if self._every is None or query % self._every:
             return None
-        carried, place = self._by_carrier.get(query, []), query - first
+        carried, place, turn = self._by_carrier.get(query, []), query - first, query // self._every
         item = int(asked.items[place])
-        kind = _TURNS[query // self._every % len(_TURNS)]
-        if not carried:
-            if kind == "repeat" or not self._can_force:
-                other = (place + len(asked) // 2) % len(asked)
-                if other == place or asked.temperatures[other] > 0:
-                    return None
-                return Control(
-                    carrier=query, nth=0, kind="repeat", item=int(asked.items[other]), again=first + other
-                )
-            return self._forced(query, 0, kind, item)
         nth, wrong = len(carried), sum(answer.wrong for answer in carried)
-        if nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS) and wrong:
-            other_item = (item + nth * _OTHER_ITEM) % len(self._job.items)
-            return self._forced(query, nth, "down" if nth % 2 == (kind == "up") else "up", other_item)
-        return None
-
-    def _forced(self, carrier: int, nth: int, kind: ControlKind, item: int) -> Control:
-        if self._job.answers == 2:
-            return Control(carrier=carrier, nth=nth, kind=kind, item=item)
-        turn = carrier // (self._every or 1) // 2 + nth  # every second control is a repeated query
-        answer = turn % self._job.items[item].choices
-        return Control(carrier=carrier, nth=nth, kind="up", item=item, answer=answer)
+        if not carried and (turn % 2 or not self._can_force):
+            other = (place + len(asked) // 2) % len(asked)
+            if other == place or asked.temperatures[other] > 0:
+                return None
+            return Control(carrier=query, nth=0, item=int(asked.items[other]), again=first + other)
+        if carried and not (wrong and nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS)):
+            return None
+        item = (item + nth * _OTHER_ITEM) % len(self._job.items)
+        turn = turn // 2 + nth
+        forces = turn % self._job.items[item].choices if self._job.answers > 2 else (turn + 1) % 2
+        return Control(carrier=query, nth=nth, item=item, forces=forces)
 
     def request(self, control: Control, asked: Round, first: int) -> Request:
         if control.forces is not None:

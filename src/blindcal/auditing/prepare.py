@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from blindcal.asking.governor import GovernedEndpoint, Governor
-from blindcal.asking.run_context import Limits, RunContext, blocking
+from blindcal.asking.run_context import Limits, RunContext, blocking, ignore
 from blindcal.auditing.choice import METHOD_OF, ONCE, MethodChoice
 from blindcal.auditing.item_sample import sample_stages
 from blindcal.auditing.prepared import Prepared, Session
@@ -31,23 +31,15 @@ from blindcal.errors import InputError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make_design
-from blindcal.planning.plan import PROBE_QUERIES, probe_queries
+from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
 from blindcal.probing.findings import Probe, ProbeVerdict
 from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions
 from blindcal.probing.probe import probe as run_probe
-from blindcal.records import (
-    IntArray,
-    Item,
-    Progress,
-    Semantics,
-    Targets,
-    Token,
-    Usage,
-    Way,
-)
+from blindcal.records import IntArray, Item, Progress, Semantics, Targets, Token, Usage, Way
 from blindcal.results.result import Truth, read_truth
 from blindcal.settings import Settings
+from blindcal.store.run_store import Store
 from blindcal.text import printable
 
 _CLEARLY = 1.5  # factor by which the estimated cost of the probe may exceed the limit
@@ -167,22 +159,14 @@ def _read_oracle(session: Session, oracle: Path | None) -> Truth | None:
 
 
 async def _with_probe(session: Session, governor: Governor, targets: Targets | None, force: bool) -> Prepared:
-    settings, design, items = session.settings, session.settings.design, session.items
-    check_semantics(settings)
-    choosing = MethodChoice(settings, len(items)) if settings.auto else None
-    sample = probe_sample(items, design.seed)
-    expected, endpoint = probe_queries(several=items.choices is not None), governor.endpoint
-    asked = GovernedEndpoint(governor, session.store, expected=expected)
-    if targets is not None:
-        choice = tokens.Choice(targets)
-    else:
-        if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
-            session.run.tell(odd)
-        session.run.tell("choosing answer tokens")
-        choice = await choose_tokens(endpoint, asked, sample[-PILOTS:], settings)
-    session.run.tell("probing the endpoint")
-    probed = await probe_sampled(asked, sample, choice, settings, choosing)
-    name = design.method if choosing is None else _chosen(session, choosing, probed, choice.no_ids, force)
+    settings, design, run = session.settings, session.settings.design, session.run
+    found = await _examine(session.items, settings, governor, session.store, targets, run.tell)
+    choice, probed = found.choice, found.probe
+    name = (
+        design.method
+        if found.methods is None
+        else _chosen(session, found.methods, probed, choice.no_ids, force)
+    )
     method = METHODS[name]
     unfit = objection(probed, method)
     if unfit is not None and choice.doubt:
@@ -213,46 +197,56 @@ def _semantics(settings: Settings, method: Method) -> Semantics:
     return (settings.prompt.semantics or method.usual_semantics) if method.logprobs else "sum"
 
 
-def _chosen(session: Session, choosing: MethodChoice, probed: Probe, no_ids: str, force: bool) -> str:
-    best = choosing.best(probed)
+def _chosen(session: Session, examined: EndpointProbe, force: bool) -> str:
+    assert examined.methods is not None
+    best = examined.methods.best(examined.probe)
     if best is None and force:
         return ASSUMED
     if best is None:
         session.store.forget("probe")
-        raise _refusal(probed, AUTO, probed.reason, no_ids)
-    session.run.tell(f"chose {choosing.line(best, probed)}")
+        raise _refusal(examined.probe, AUTO, examined.reason, examined.choice.no_ids)
+    session.run.tell(f"chose {examined.methods.line(best, examined.probe)}")
     return best.method
 
 
-def probe_sample(items: Items, seed: int) -> list[Item]:
-    """Random items for the probe, followed by those for the pilot queries."""
-    order = np.random.default_rng(seed).permutation(len(items))[: PROBED + PILOTS]
-    return [items[int(k)] for k in order]
-
-
-async def probe_sampled(
-    endpoint: Endpoint,
-    sample: Sequence[Item],
-    choice: tokens.Choice,
+async def _examine(
+    items: Items,
     settings: Settings,
-    choosing: MethodChoice | None = None,
-) -> Probe:
-    """Probe an endpoint on the items of `probe_sample`, for the settings' method or to choose one."""
-    design = settings.design
-    return await run_probe(
-        endpoint,
+    governor: Governor,
+    store: Store | None = None,
+    targets: Targets | None = None,
+    tell: Callable[[str], None] = ignore,
+) -> EndpointProbe:
+    """Choose tokens and probe the endpoint on random items, for the settings' method or to choose one."""
+    check_semantics(settings)
+    design, endpoint = settings.design, governor.endpoint
+    methods = MethodChoice(settings, len(items)) if settings.auto else None
+    order = np.random.default_rng(design.seed).permutation(len(items))[: PROBED + PILOTS]
+    sample = [items[int(k)] for k in order]
+    asked = GovernedEndpoint(governor, store, expected=probe_queries(several=items.choices is not None))
+    if targets is not None:
+        choice = tokens.Choice(targets)
+    else:
+        if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
+            governor.run.tell(odd)
+        tell("choosing answer tokens")
+        choice = await choose_tokens(endpoint, asked, sample[-PILOTS:], settings)
+    tell("probing the endpoint")
+    probed = await run_probe(
+        asked,
         sample[:PROBED],
         choice.targets,
         ways=_ways(settings),
         questions=_questions(choice.targets, settings),
         no_ids=choice.no_ids,
-        enough=choosing.enough if choosing is not None else lambda _: True,
-        constrained=settings.design.method == "temperature",
+        enough=methods.enough if methods is not None else lambda _: True,
+        constrained=design.method == "temperature",
         offset=design.offset,
         limit=design.limit,
         seed=design.seed,
         send_seed=design.send_seed,
     )
+    return EndpointProbe(choice, probed, methods)
 
 
 def _ways(settings: Settings) -> tuple[Way, ...]:
@@ -421,17 +415,9 @@ async def _probe(
     settings.endpoint.check_key()
     loaded = await asyncio.to_thread(open_items, items, settings.prompt)
     settings = settings.resolved(len(loaded), loaded.words)
-    check_semantics(settings)
-    choosing = MethodChoice(settings, len(loaded)) if settings.auto else None
-    sample = probe_sample(loaded, settings.design.seed)
     async with HttpEndpoint(settings.endpoint) as model:
-        governor = Governor(model, RunContext.of(limits=limits, progress=progress, stage=stage, stop=stop))
-        asked = GovernedEndpoint(governor, expected=PROBE_QUERIES)
-        if (odd := await model.unlisted()) is not None:
-            governor.run.tell(odd)
-        choice = await choose_tokens(model, asked, sample[-PILOTS:], settings)
-        probed = await probe_sampled(asked, sample, choice, settings, choosing)
-        return EndpointProbe(choice, probed, choosing)
+        run = RunContext.of(limits=limits, progress=progress, stage=stage, stop=stop)
+        return await _examine(loaded, settings, Governor(model, run))
 
 
 probe = blocking(_probe)

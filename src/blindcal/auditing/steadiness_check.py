@@ -95,9 +95,7 @@ def _control_counts(
     controls: list[ControlAnswer], rounds: list[Round], answers: AnswerArray
 ) -> tuple[ControlCounts, AnswerTable]:
     forced = [control for control in controls if control.forced]
-    again = [
-        control for control in controls if control.control.kind == "repeat" and control.answer != INVALID
-    ]
+    again = [control for control in controls if control.control.forces is None and control.answer != INVALID]
     again = [control for control in again if answers[control.control.again] not in (INVALID, UNASKED)]
     queries = np.array([control.control.again for control in again], np.int64)
     second = np.array([control.answer for control in again], np.int64)

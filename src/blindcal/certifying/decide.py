@@ -27,7 +27,6 @@ from blindcal.asking.controls import (
     ask_forced,
     bias_ignored,
     bias_lost,
-    name_in,
     stored_controls,
     unknown_names,
 )
@@ -210,7 +209,7 @@ class CertifiedEndpoint:
             if ignored is not None:
                 objection = f"logit_bias acted when this was certified but does not now: {ignored}"
                 self.doubt(_bias_error(objection))
-            self.check_names(name_in(reply.reply) for reply in forced)
+            self.check_names(ServedModel.of(reply.reply.model, reply.reply.fingerprint) for reply in forced)
         except BlindcalError:
             self.store.forget("probe")  # the next run checks again
             raise

@@ -10,11 +10,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Literal, TypeAlias
+from typing import IO, Literal, Self, TypeAlias
 
 from blindcal.atomic_write import writing
 from blindcal.errors import FileError, StoreError
 from blindcal.records import INVALID, Usage
+from blindcal.text import printable
 
 Note: TypeAlias = Literal[
     "config",  # the settings that a run cannot change once it has answers
@@ -109,6 +110,10 @@ class ServedModel:
 
     model: str
     fingerprint: str
+
+    @classmethod
+    def of(cls, model: str | None, fingerprint: str | None) -> Self:
+        return cls(printable(model or "", 100), printable(fingerprint or "", 100))
 
     @property
     def words(self) -> str:

@@ -398,7 +398,7 @@ class Store:
         if not (model or fingerprint):
             return 0
         known = self.served_names()
-        name = ServedModel(printable(model or "", 100), printable(fingerprint or "", 100))
+        name = ServedModel.of(model, fingerprint)
         if name not in known:
             if len(known) == MOST_SERVED:
                 return MOST_SERVED
