@@ -160,13 +160,9 @@ def _read_oracle(session: Session, oracle: Path | None) -> Truth | None:
 
 async def _with_probe(session: Session, governor: Governor, targets: Targets | None, force: bool) -> Prepared:
     settings, design, run = session.settings, session.settings.design, session.run
-    found = await _examine(session.items, settings, governor, session.store, targets, run.tell)
-    choice, probed = found.choice, found.probe
-    name = (
-        design.method
-        if found.methods is None
-        else _chosen(session, found.methods, probed, choice.no_ids, force)
-    )
+    examined = await _examine(session.items, settings, governor, session.store, targets, run.tell)
+    choice, probed = examined.choice, examined.probe
+    name = design.method if examined.methods is None else _chosen(session, examined, force)
     method = METHODS[name]
     unfit = objection(probed, method)
     if unfit is not None and choice.doubt:
