@@ -140,7 +140,7 @@ def test_what_a_hosted_set_lacks_is_named(hosted: Path, source: str, message: st
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `datasets` is not installed, the error says what installs it, and the way without it."""
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]', or name .* with data_dir="):
+    with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]', or name .* data_dir="):
         open_items("boolq")
     with pytest.raises(MissingExtraError, match=r"pip install 'blindcal\[data\]'"):
         open_items("hf:x/y")

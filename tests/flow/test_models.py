@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from blindcal.cli.pull import command
+from blindcal.cli.demo import pull as command
 from blindcal.endpoints import local_model as models
 from blindcal.errors import InputError
 

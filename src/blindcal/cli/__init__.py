@@ -45,7 +45,7 @@ COMMANDS = {
     "reproduce": "Reproduce the published table and figures for any models.",
 }
 #: Commands that share a module; every other one is ``command`` in the module of its name.
-_MODULES = dict.fromkeys(("status", "report", "compare", "merge"), "runs")
+_MODULES = {**dict.fromkeys(("status", "report", "compare", "merge"), "runs"), "pull": "demo"}
 
 
 class LazyGroup(click.Group):

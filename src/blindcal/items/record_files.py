@@ -54,6 +54,10 @@ def format_of(path: Path) -> str:
     return suffix
 
 
+def has_reader(path: Path) -> bool:
+    return path.is_file() and path.name.lower().removesuffix(".gz").endswith(tuple(READERS))
+
+
 def is_zipped(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 

@@ -26,11 +26,11 @@ from blindcal.errors import FileError, InputError
 from blindcal.items.answers import CHOICES_FIELD
 from blindcal.items.record_files import (
     JSON_LINES,
-    READERS,
     UNREADABLE,
     Record,
     decode,
     format_of,
+    has_reader,
     is_zipped,
     numbered_lines,
     unreadable,
@@ -97,8 +97,7 @@ class FileStream:
     def _files(self) -> list[Path]:
         if not self._path.is_dir():
             return [self._path]
-        files = (path for path in sorted(self._path.iterdir()) if path.is_file() and path.name[0] != ".")
-        return [path for path in files if path.name.lower().removesuffix(".gz").endswith(tuple(READERS))]
+        return [path for path in sorted(self._path.iterdir()) if has_reader(path) and path.name[0] != "."]
 
     def _grown(self, path: Path, before: Position, most: int) -> tuple[Lines, Position, bool]:
         lines: Lines = []

@@ -15,7 +15,7 @@ import numpy as np
 
 from blindcal.endpoints.free_text import parse_verbalized
 from blindcal.errors import InputError
-from blindcal.items.record_files import READERS
+from blindcal.items.record_files import has_reader
 from blindcal.items.score_files import (
     WORDS,
     Table,
@@ -43,8 +43,8 @@ class RecordedConfidence:
     def answers(self) -> AnswerTable:
         """One answer per item, invalid if it states no confidence."""
         answers = np.where(np.isfinite(self.p), self.p >= 0.5, INVALID).astype(np.int64)
-        nothing = np.zeros(self.p.size)
-        return AnswerTable(np.arange(self.p.size), nothing, nothing, answers, stated=self.p)
+        zeros = np.zeros(self.p.size)
+        return AnswerTable(np.arange(self.p.size), zeros, zeros, answers, stated=self.p)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,8 +94,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            endings = tuple(end for name in READERS for end in (name, f"{name}.gz"))
-            inside = (file for file in sorted(path.iterdir()) if file.name.endswith(endings))
+            inside = (file for file in sorted(path.iterdir()) if has_reader(file))
             files += [file for file in inside if _VERBALIZED not in file.name]
         elif path.exists():
             files.append(path)
