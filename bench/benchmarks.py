@@ -29,7 +29,6 @@ from blindcal.reproduce.table import (
     MethodTable,
     TableRun,
     is_fitted,
-    mean_sd,
     measure_runs,
     oracle_of,
     table_runs,
@@ -142,12 +141,12 @@ def estimates(comparison: MethodTable) -> Table:
     """The estimates of each method, and the oracle."""
     oracle: list[Cell] = ["oracle", *(float(one.oracle.ece) for one in comparison.columns)]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}}
-    return table(columns, [oracle, *by_row(comparison, lambda one: spread(*mean_sd(one.estimates)))])
+    return table(columns, [oracle, *by_row(comparison, lambda one: spread(*one.ece))])
 
 
 def errors(comparison: MethodTable) -> Table:
     """The errors against the oracle."""
-    rows = by_row(comparison, lambda one: spread(*mean_sd(one.errors)))
+    rows = by_row(comparison, lambda one: spread(*one.error))
     means = [comparison.mean_error(row) for row in comparison.rows]
     columns = {"": "{}", **{one.name: SPREAD for one in comparison.columns}, "mean": FOUR}
     return table(columns, [[*row, mean] for row, mean in zip(rows, means, strict=True)])

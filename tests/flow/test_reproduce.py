@@ -135,7 +135,7 @@ def test_the_tables_hold_means_spreads_and_errors() -> None:
     )
     first, second = column("a|b_c", "=x", *estimates), column("d", "y", estimate("blind", 1))
     both = MethodTable((first, second), 2, 2)
-    assert first.entries[Row("latent", 1)].error == pytest.approx(0.01)
+    assert first.entries[Row("latent", 1)].error[0] == pytest.approx(0.01)
     text = table.markdown(both)
     assert "| oracle | 0.1000 | 0.1000 |" in text
     assert "| latent, K=1 | 0.1100 ± 0.0141 | \N{EN DASH} |" in text

@@ -78,8 +78,8 @@ class DataSet:
     def records(self, data_dir: str | Path | None = None) -> Iterator[Record]:
         """Questions as records with id, label, the template's fields and any two answer words."""
         named = {WORDS_FIELD: "/".join(self.words)} if len(self.words) == 2 else {}
-        source = hub_records(self.hosted) if data_dir is None else self._local(Path(data_dir))
         try:
+            source = hub_records(self.hosted) if data_dir is None else self._local(Path(data_dir))
             for record in self.questions(_counted(source, self.rows)):
                 yield {**record, **named}
         except InputError as error:

@@ -168,21 +168,17 @@ class Entry:
     oracle: float
 
     @property
-    def estimates(self) -> FloatArray:
-        return np.array([each.ece for each in self.measured])
+    def ece(self) -> tuple[float, float | None]:
+        """Mean estimate, and its standard deviation."""
+        return _mean_sd(np.array([each.ece for each in self.measured]))
 
     @property
-    def errors(self) -> FloatArray:
-        """Absolute errors against the oracle."""
-        return np.abs(self.estimates - self.oracle)
-
-    @property
-    def error(self) -> float:
-        return float(self.errors.mean())
+    def error(self) -> tuple[float, float | None]:
+        """Mean absolute error against the oracle, and its standard deviation."""
+        return _mean_sd(np.array([abs(each.ece - self.oracle) for each in self.measured]))
 
 
-def mean_sd(values: FloatArray) -> tuple[float, float | None]:
-    """Mean and standard deviation; the latter is ``None`` for a single value."""
+def _mean_sd(values: FloatArray) -> tuple[float, float | None]:
     return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else None
 
 
@@ -259,7 +255,7 @@ class MethodTable:
 
     def mean_error(self, row: Row) -> float | None:
         """Mean absolute error over the columns; ``None`` if any of them lacks the row."""
-        errors = [column.entries[row].error for column in self.columns if row in column.entries]
+        errors = [column.entries[row].error[0] for column in self.columns if row in column.entries]
         return float(np.mean(errors)) if errors and len(errors) == len(self.columns) else None
 
     def mean_queries(self, row: Row) -> float:
@@ -275,9 +271,8 @@ def tables(comparison: MethodTable) -> dict[str, list[list[str]]]:
     errors = [[*header, "mean"]]
     for row in comparison.rows:
         entries = [column.entries.get(row) for column in columns]
-        shown = [DASH if each is None else _spread(*mean_sd(each.estimates)) for each in entries]
-        estimates.append([row.name, *shown])
-        shown = [DASH if each is None else _spread(*mean_sd(each.errors)) for each in entries]
+        estimates.append([row.name, *(_spread(*each.ece) if each else DASH for each in entries)])
+        shown = (_spread(*each.error) if each else DASH for each in entries)
         errors.append([row.name, *shown, _spread(comparison.mean_error(row))])
     unused = [header]
     for method in TABLE_METHODS:
@@ -299,21 +294,19 @@ def _spread(value: float | None, sd: float | None = None) -> str:
 
 
 def markdown(comparison: MethodTable) -> str:
-    return "\n".join(f"{title}\n\n{_markdown(lines)}\n" for title, lines in tables(comparison).items())
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    rows = [
-        "| " + " | ".join(printable(cell, 120).replace("|", "\\|") for cell in line) + " |" for line in lines
-    ]
-    return "\n".join([rows[0], "|---" * len(lines[0]) + "|", *rows[1:]])
+    parts = []
+    for title, lines in tables(comparison).items():
+        cells = ([printable(cell, 120).replace("|", "\\|") for cell in line] for line in lines)
+        first, *rest = (f"| {' | '.join(line)} |" for line in cells)
+        parts.append("\n".join([title, "", first, "|---" * len(lines[0]) + "|", *rest, ""]))
+    return "\n".join(parts)
 
 
 def cells(comparison: MethodTable) -> list[dict[str, object]]:
     records: list[dict[str, object]] = []
     for column in comparison.columns:
         for row, entry in column.entries.items():
-            (ece, ece_sd), (error, error_sd) = mean_sd(entry.estimates), mean_sd(entry.errors)
+            (ece, ece_sd), (error, error_sd) = entry.ece, entry.error
             records.append(
                 {
                     "model": column.source.model,
