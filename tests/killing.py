@@ -1,52 +1,36 @@
-"""Audits at an endpoint that fails, killed in every phase; a test and a study share it.
-
-One item in twenty is refused by a content filter, and one request in five fails in a way that is worth
-another try: 503, 429 or a reset connection. The audit has two rounds.
-"""
+"""Services that fail now and then, and processes that kill themselves (SIGKILL) at a chosen step."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import multiprocessing
 import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from blindcal.asking import governor
-from blindcal.asking.run_context import Limits
-from blindcal.auditing.audit import audit
-from blindcal.errors import StoreError
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.items.question_files import load
-from blindcal.records import Item, Progress
-from blindcal.results.result import RESULT_FILE, AuditResult
-from blindcal.results.tables import ANSWERS_FILE
-from blindcal.settings import Settings
+from blindcal.records import Item, Reply, Request
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import error, running
-from blindcal.store.run_store import RUN_FILE, UNASKED, Store
 from misbehaving import Behaviour, Reset, Server
 
-ROUNDS = 2
-CONCURRENCY = 4
 FAILING = 0.2
-PHASES = ("probe", "first round", "later rounds", "conclude")
 REFUSED = b"about weapons"
 REFUSAL = "blocked by the content filter"
+IN_A_ROW = 3  # failures of one request; the probe tries six times
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["blindcal.auditing.audit", "blindcal.report.page"])
-ITEMS = 100
-IN_A_ROW = 3  # failures of one request; the probe tries six times
-LENGTHS = {"probe": 0.4, "first round": 0.3, "later rounds": 0.3, "conclude": 0.3}  # seconds, about
 
 
 def write_items(path: Path, n: int) -> None:
@@ -64,19 +48,6 @@ def recorded(path: Path) -> tuple[Recording, list[Item]]:
     items = list(loaded)
     p = np.random.default_rng(12).beta(0.5, 0.5, len(items))
     return Recording.from_probabilities([item.id for item in items], p), items
-
-
-def phase_on_disk(out: Path) -> str:
-    """The phase in which an audit was killed, by what it left on disk."""
-    try:
-        with Store.read(out / RUN_FILE) as store:
-            sizes = [len(one) for one in store.rounds()]
-            if store.note("ready") is None or not sizes:
-                return "probe"
-            done = UNASKED not in store.answers(0, sum(sizes))
-    except StoreError:  # there is no file yet, or an empty one
-        return "probe"
-    return "first round" if len(sizes) < ROUNDS else "conclude" if done else "later rounds"
 
 
 class FailingServer(Server):
@@ -113,87 +84,52 @@ def serving(path: Path, *, failing: float = FAILING, seed: int = 0) -> Iterator[
         yield server
 
 
-def run_audit(items: Path, base_url: str, out: Path, told: Connection | None) -> None:
-    """Audit, and tell a parent process which phase begins."""
-    tell = told.send if told is not None else lambda _: None
-    if told is not None:  # in a process of its own
-        governor.backoff = lambda *_: 0.005  # the waits of the probe
-
-    def stage(text: str) -> None:
-        if text == "asking":
-            tell("first round")
-        elif text.startswith("estimating"):
-            tell("conclude")
-
-    def progress(so_far: Progress) -> None:
-        if not so_far.probing and so_far.done >= ITEMS:
-            tell("later rounds")
-
-    # The second round follows from the answers to the first.
-    settings = Settings(model="replay", base_url=base_url, method="extraction", queries=ROUNDS, resamples=20)
-    limits = Limits(concurrency=CONCURRENCY, backoff=0.005)
-    audit(items, settings, out=out, limits=limits, progress=progress, stage=stage)
-
-
 @dataclass
-class Killer:
-    """Kills audits of the questions in a file, and compares what they come to with one left alone.
+class Fate:
+    """Kills its process when it comes to a step for the nth time; never without a step.
 
-    ``kills`` counts the kills by phase, and ``again`` the requests that had to be made again after them.
+    Steps are ``request``, ``reply``, and ``before`` and ``after`` a method that it `surrounds`.
     """
 
-    items: Path
-    folder: Path
-    moments: random.Random
-    kills: Counter[str] = field(default_factory=Counter)
-    runs: int = 0
-    again: int = 0
+    step: str = ""
+    nth: int = 1
 
-    def __post_init__(self) -> None:
-        with serving(self.items, failing=0.0) as server:
-            run_audit(self.items, server.base_url, self.folder / "expected", None)
-            self.settled = server.settled
-        self.expected = AuditResult.load(self.folder / "expected" / RESULT_FILE)
-        assert self.expected.counts.invalid == ROUNDS * ITEMS // 20
+    def comes_to(self, step: str) -> None:
+        if step == self.step:
+            self.nth -= 1
+            if not self.nth:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    def run(self, targets: list[str]) -> None:
-        """Begin an audit, kill it in each of these phases, have it finished, and check what it came to."""
-        out = self.folder / f"run{self.runs}"
-        with serving(self.items, seed=self.runs) as server:
-            killed = sum(self._go(server, out, target) for target in [*targets, None])
-            again = server.settled - self.settled
-        assert 0 <= again <= killed * CONCURRENCY
-        self.runs, self.again = self.runs + 1, self.again + again
-        found, expected = AuditResult.load(out / RESULT_FILE), self.expected
-        assert found.complete
-        for name in ("ece", "bins", "accuracy", "counts", "invalid_reasons"):
-            assert getattr(found, name) == getattr(expected, name), name
-        assert found.spend.queries == expected.spend.queries
-        assert _answers(out) == _answers(self.folder / "expected")
+    def surrounds(self, kind: type, method: str) -> None:
+        """Make what comes before and after a method two steps."""
+        usual = getattr(kind, method)
 
-    def _go(self, server: FailingServer, out: Path, target: str | None) -> bool:
-        """Go on with the audit; returns whether it was killed, and otherwise it is finished."""
-        ours, theirs = CONTEXT.Pipe(duplex=False)
-        process = CONTEXT.Process(target=run_audit, args=(self.items, server.base_url, out, theirs))
-        process.start()
-        theirs.close()
-        begun = PHASES[0]
-        with contextlib.suppress(EOFError):
-            while target is None or PHASES.index(begun) < PHASES.index(target):
-                begun = ours.recv()
-        process.join(None if target is None else self.moments.uniform(0, LENGTHS[target]))
-        if not process.is_alive():
-            assert process.exitcode == 0
-            return False
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        self.kills[phase_on_disk(out)] += 1
-        return True
+        def surrounded(*args: Any, **more: Any) -> Any:
+            self.comes_to(f"before {method}")
+            found = usual(*args, **more)
+            self.comes_to(f"after {method}")
+            return found
+
+        setattr(kind, method, surrounded)
+
+    def begins(self) -> None:
+        """Make requests and replies steps; requests that fail do not wait long."""
+        governor.backoff = lambda *_: 0.005
+        usual = HttpEndpoint.ask
+
+        async def ask(endpoint: HttpEndpoint, request: Request) -> Reply:
+            self.comes_to("request")
+            reply = await usual(endpoint, request)
+            self.comes_to("reply")
+            return reply
+
+        setattr(HttpEndpoint, "ask", ask)  # noqa: B010 - in a process of its own
 
 
-def _answers(out: Path) -> list[tuple[str, ...]]:
-    with (out / ANSWERS_FILE).open(newline="") as file:
-        return [
-            tuple(value for name, value in row.items() if name != "seconds") for row in csv.DictReader(file)
-        ]
+def killed(task: Callable[..., None], *arguments: Any) -> bool:
+    """Run a task in a process of its own; returns whether it was killed, and otherwise it has ended."""
+    process = CONTEXT.Process(target=task, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0

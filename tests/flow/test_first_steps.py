@@ -31,6 +31,7 @@ from commanding import blindcal, printed_error
 from misbehaving import Behaviour, Server
 
 N = 60
+PARTS = ("probe", "controls", "usage")
 
 
 @pytest.fixture
@@ -110,12 +111,10 @@ def test_status_counts_what_the_probe_was_paid(items: Path, server: Server, tmp_
     assert "--max-queries 7 does not pay for the probe, which takes about 170 queries" in refused
     assert "probe      7 queries, " in blindcal("status", tmp_path / "run").output
     assert blindcal(*given).exit_code == 0
-    found = json.loads(blindcal("status", tmp_path / "run", "--json").output)
-    assert sum(found[part]["queries"] for part in ("probe", "controls", "usage")) == server.answered
-    assert (
-        sum(found[part]["prompt_tokens"] for part in ("probe", "controls", "usage"))
-        == (json.loads((tmp_path / "run" / "result.json").read_text())["spend"]["prompt_tokens"])
-    )
+    parts = list(map(json.loads(blindcal("status", tmp_path / "run", "--json").output).get, PARTS))
+    assert sum(part["queries"] for part in parts) == server.answered
+    spend = json.loads((tmp_path / "run" / "result.json").read_text())["spend"]
+    assert sum(part["prompt_tokens"] for part in parts) == spend["prompt_tokens"]
 
 
 def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: Path) -> None:

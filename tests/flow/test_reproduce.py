@@ -234,7 +234,6 @@ def test_the_page_shows_names_as_text_and_marks_our_rows(tmp_path: Path) -> None
     ("files", "arguments", "message"),
     [
         ({}, ["nowhere.csv"], "no such file or folder"),
-        ({}, ["x.csv", "--method", "psychic"], "'latent'"),
         ({}, ["x.csv", "--budgets", "9"], "from 1 to 8"),
         ({"a__b.csv": SCORES, "a__b__logits.csv": SCORES}, ["."], "a second file of a b"),
         ({"a__b.csv": "id,logit_A,logit_B,label\na,1,2,0\n"}, ["."], "by 'blindcal simulate'"),
@@ -243,11 +242,6 @@ def test_the_page_shows_names_as_text_and_marks_our_rows(tmp_path: Path) -> None
             {"a__b.csv": SCORES, "a__b__verbalized.csv": "id,label,text\nx,maybe,Yes\n"},
             ["."],
             "a__b__verbalized.csv, row 1, label: must be 0 or 1",
-        ),
-        (
-            {"a__b.csv": SCORES, "a__b__verbalized.csv": "id,text\nx,Yes\n"},
-            ["."],
-            "a__b__verbalized.csv: has no column 'label'",
         ),
     ],
 )

@@ -193,12 +193,6 @@ def test_hostile_inputs_are_data(job: Job, base_url: str) -> None:
     ]
     dash = job.run("audit", items="--help", model="m", base_url=base_url, out="hostile")
     assert dash.returncode == 1
-    expanded = job.run(
-        "audit", items="questions.csv", model="m", audit_options="$(touch broken) `x` *", out="h"
-    )
-    assert expanded.returncode == 2
-    assert "(broken) `x` * questions.csv)" in expanded.stderr
-    torn = job.run("audit", items="questions.csv", model="m", audit_options="--system 'open", out="hostile")
-    assert torn.returncode == 1
-    assert "No closing quotation" in torn.stderr
+    options = job.run("audit", items="questions.csv", model="m", audit_options="$(touch broken) `x`", out="h")
+    assert options.returncode == 2
     assert sorted(job.folder.iterdir()) == before

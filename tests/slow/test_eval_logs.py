@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from blindcal.auditing.audit import audit
 from blindcal.endpoints.local_model import Served, ServerSettings, serve
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
@@ -21,11 +22,12 @@ from blindcal.items.eval_logs import LoggedQuestion, item_records
 from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
+from blindcal.settings import Settings
 from commanding import blindcal, refusal
 from serving import model_or_skip
 
 if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog
+    pass
 
 
 #: Three tasks of Inspect: two answers, options, and free text.
@@ -172,37 +174,46 @@ def harness(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return run_lm_eval(served.base_url, served.model, tmp_path_factory.mktemp("harness"))
 
 
-def audited(log: Path, served: Served, out: Path, *options: object) -> Any:
-    """The result of an audit of the model that is served, on the questions of a log."""
-    where = "--model", served.model, "--base-url", served.base_url, "--set", "resamples=20"
-    done = blindcal("audit", log, *where, "--out", out, "--quiet", *options)
-    assert done.exit_code == 0, done.output
-    return json.loads((out / "result.json").read_text())
-
-
 # Inspect
 
 
 @pytest.mark.parametrize("kind", ["", ".json"])
-def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str) -> None:
-    """Messages, targets and ids of a log in either form are its samples', system messages included."""
-    items = open_items(inspect[f"odd{kind}"])
-    found = {item.id: item for item in items}
+def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    """Messages, targets and metadata of a log in either form are its samples', also once converted."""
+    log, out = inspect[f"odd{kind}"], tmp_path / "items.jsonl"
+    items = open_items(log, RecordFormat(by_field="even"))
+    asked = {item.id: item for item in items}
     assert items.words == ("Yes", "No")
-    assert sorted(found) == ["0", "1", "2", "3", "4", "5"]
-    assert found["3"].messages == (Message("system", "Be brief."), Message("user", "Is 3 odd? Yes or No?"))
-    assert [found[str(k)].label for k in range(6)] == [0, 1, 0, 1, 0, 1]
+    assert asked["3"].messages == (Message("system", "Be brief."), Message("user", "Is 3 odd? Yes or No?"))
+    assert {name: item.label for name, item in asked.items()} == {str(k): k % 2 for k in range(6)}
+    assert set(items.parts or ()) == {"0", "1"}
+    assert blindcal("items", log, "--out", out).exit_code == 0
+    again = load(out, RecordFormat(by_field="even"))
+    assert (list(again), again.digest) == (list(items), items.digest)
 
 
 def test_inspect_options_are_shown_in_a_prompt_of_ours(inspect: dict[str, Path]) -> None:
     """Multiple choice is answered with a letter, and of several epochs each sample is asked once."""
     items = open_items(inspect["quiz"])
-    found = {item.id: item for item in items}
     assert items.words == ("B", "A")  # of two options, the second is the positive answer
-    assert sorted(found) == ["q0", "q1", "q2"]
-    (asked,) = found["q2"].messages
-    assert asked.content == "What is 2 + 1?\nA. 3\nB. 2\nReply only with the letter of the right answer."
-    assert {item.label for item in found.values()} == {0}
+    asked = {item.id: item for item in items}
+    assert sorted(asked) == ["q0", "q1", "q2"]
+    (message,) = asked["q2"].messages
+    assert message.content == "What is 2 + 1?\nA. 3\nB. 2\nReply only with the letter of the right answer."
+    assert {item.label for item in items} == {0}
+
+
+def test_a_second_turn_is_refused(inspect: dict[str, Path], tmp_path: Path) -> None:
+    """The model's first answer is no part of a question."""
+    from inspect_ai.log import read_eval_log, write_eval_log
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser
+
+    log = read_eval_log(str(inspect["odd"]))
+    for sample in log.samples or ():
+        sample.messages += [ChatMessageUser(content="Are you sure?"), ChatMessageAssistant(content="Yes")]
+    write_eval_log(log, str(tmp_path / "other.eval"))
+    with pytest.raises(InputError, match="several turns"):
+        open_items(tmp_path / "other.eval")
 
 
 def test_inspect_free_text_is_refused_with_a_cure(inspect: dict[str, Path], tmp_path: Path) -> None:
@@ -216,39 +227,6 @@ def test_inspect_free_text_is_refused_with_a_cure(inspect: dict[str, Path], tmp_
     assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
 
 
-def test_inspect_logs_convert_and_read_back(inspect: dict[str, Path], tmp_path: Path) -> None:
-    """The items of a log are the same as those of the file that they are written to, metadata included."""
-    out = tmp_path / "items.jsonl"
-    assert blindcal("items", inspect["odd"], "--out", out).exit_code == 0
-    log = open_items(inspect["odd"], RecordFormat(by_field="even"))
-    items = load(out, RecordFormat(by_field="even"))
-    assert list(items) == list(log)
-    assert set(log.parts or ()) == {"0", "1"}
-    assert items.digest == log.digest
-
-
-def changed(log: Path, to: Path, change: Callable[[EvalLog], None]) -> Path:
-    """A copy of a log that tells something else."""
-    from inspect_ai.log import read_eval_log, write_eval_log
-
-    contents = read_eval_log(str(log))
-    change(contents)
-    write_eval_log(contents, str(to))
-    return to
-
-
-def test_a_second_turn_is_refused(inspect: dict[str, Path], tmp_path: Path) -> None:
-    """The model's first answer is no part of a question."""
-    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser
-
-    def ask_again(log: EvalLog) -> None:
-        for sample in log.samples or ():
-            sample.messages += [ChatMessageUser(content="Are you sure?"), ChatMessageAssistant(content="Yes")]
-
-    with pytest.raises(InputError, match="several turns"):
-        open_items(changed(inspect["odd"], tmp_path / "other.eval", ask_again))
-
-
 # lm-evaluation-harness
 
 
@@ -258,17 +236,23 @@ def test_harness_texts_are_audited(harness: dict[str, Path], served: Served, tmp
     assert items.words == ("Yes", "No")
     assert items[3].messages == (Message("user", "Is 3 odd? Yes or No?"),)
     assert items.labels.tolist() == [k % 2 for k in range(12)]
-    result = audited(harness["odd_said"], served, tmp_path / "run", "--method", "logprobs")
-    assert result["complete"]
-    assert result["counts"]["items"] == 12
+    settings = Settings(model=served.model, base_url=served.base_url, method="logprobs", resamples=20)
+    result = audit(harness["odd_said"], settings, out=tmp_path / "run")
+    assert (result.complete, result.counts.items) == (True, 12)
 
 
-def test_harness_words_that_were_scored_are_the_answers(harness: dict[str, Path]) -> None:
-    """If all questions have the same options of one word, these answer the prompt as it was."""
+def test_harness_options_that_were_scored_are_the_answers(harness: dict[str, Path]) -> None:
+    """The same words for all answer the prompt as it was; longer texts get letters in place of the cue."""
     items = open_items(harness["odd_scored"], RecordFormat(role="prompt"))
     assert items.words == ("yes", "no")
     assert items[3].messages == (Message("prompt", "Is 3 odd?\nAnswer:"),)
     assert items.labels.tolist() == [k % 2 for k in range(12)]
+    items = open_items(harness["sums_scored"])
+    assert items.words == ("B", "A")
+    assert items[2].messages[0].content == (
+        "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
+    )
+    assert items.labels.tolist() == [1, 1, 1]
 
 
 def test_a_target_that_could_be_an_index_or_a_text_is_refused(
@@ -282,24 +266,10 @@ def test_a_target_that_could_be_an_index_or_a_text_is_refused(
         open_items(path)
 
 
-def test_harness_texts_that_were_scored_become_options(harness: dict[str, Path]) -> None:
-    """Longer options are shown with letters, in place of the cue that ends the prompt."""
-    items = open_items(harness["sums_scored"])
-    assert items.words == ("B", "A")
-    assert items[2].messages[0].content == (
-        "What is 2 + 1?\nA. it is 2\nB. it is 3\nReply only with the letter of the right answer."
-    )
-    assert items.labels.tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         ({"target": "[0, 1]"}, r"sample 1: the target '\[0, 1\]' is not exactly one of its 2 options"),
-        (
-            {"arguments": {"gen_args_0": {"arg_0": "a", "arg_1": "b"}}},
-            "sample 1: is the likelihood of a text",
-        ),
         ({"arguments": {}}, "sample 1: is not one of lm-evaluation-harness"),
     ],
 )
@@ -317,11 +287,10 @@ def test_harness_samples_that_are_no_questions(
 # What is asked and what is not
 
 
-def asked_of(*targets: str) -> list[LoggedQuestion]:
-    return [
-        LoggedQuestion(id=k, messages=(Message("user", f"{k}?"),), target=target, question=f"{k}?")
-        for k, target in enumerate(targets)
-    ]
+def records_of(*targets: str) -> list[dict[str, Any]]:
+    asked = (Message("user", "?"),)
+    questions = [LoggedQuestion(id=t, messages=asked, target=t, question="?") for t in targets]
+    return list(item_records(questions))
 
 
 @pytest.mark.parametrize(
@@ -334,14 +303,14 @@ def asked_of(*targets: str) -> list[LoggedQuestion]:
 )
 def test_targets_show_the_answers(targets: tuple[str, ...], answers: list[str]) -> None:
     """Yes or no, true or false, and letters are recognised, in the spelling of the log."""
-    assert [record["answers"] for record in item_records(asked_of(*targets))] == [answers] * len(targets)
+    assert [record["answers"] for record in records_of(*targets)] == [answers] * len(targets)
 
 
 def test_targets_that_show_too_little() -> None:
     """One letter, or words of two pairs, could mean anything."""
     for targets in (("A", "A"), ("yes", "false")):
         with pytest.raises(InputError, match="do not show which answers are possible"):
-            list(item_records(asked_of(*targets)))
+            records_of(*targets)
 
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:

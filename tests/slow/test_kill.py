@@ -1,21 +1,215 @@
-"""An audit killed at any moment, again and again, ends as one that was left alone."""
+"""Audits, certifications, decisions and watches that are killed again and again end as those left alone.
+
+One item in twenty is refused by a content filter, and requests fail now and then.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
 import random
+import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from killing import ITEMS, PHASES, Killer, write_items
+from blindcal.asking.run_context import Limits
+from blindcal.auditing.audit import audit
+from blindcal.certifying.certify import certify
+from blindcal.certifying.decide import decide
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
+from blindcal.errors import StoreError
+from blindcal.results.certificate import Certificate
+from blindcal.results.decisions import DecisionResult
+from blindcal.results.result import AuditResult
+from blindcal.results.watch_result import WatchResult
+from blindcal.settings import Settings
+from blindcal.store.run_store import RUN_FILE, UNASKED, Store
+from blindcal.store.watch_store import WatchStore
+from blindcal.watching.watch import watch
+from certified_runs import certificate_of, read_lines, without_labels
+from deciding import audited, model
+from deciding import serving as serving_model
+from deciding import write_items as write_labelled
+from finished_runs import without_page
+from killing import REFUSAL, Fate, killed, serving, write_items
+from watching import copied_monitors, production, write
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
+CONCURRENCY = 4
+LIMITS = Limits(concurrency=CONCURRENCY, backoff=0.005)
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
-def test_kills_in_every_phase_lose_nothing_and_cost_little(tmp_path: Path) -> None:
-    """Killed in every phase, with refused items and failures, only what was in flight is asked again."""
-    items = tmp_path / "items.jsonl"
-    write_items(items, ITEMS)
-    killer = Killer(items, tmp_path, random.Random(7))
-    while missing := [phase for phase in PHASES if killer.kills[phase] < 4]:
-        killer.run(sorted(2 * missing, key=PHASES.index))
+# An audit
+
+N, ROUNDS = 100, 2
+PHASES = ("probe", "first round", "later rounds", "conclude")
+AUDIT = [("request", 20), ("reply", 60), ("request", 120), ("reply", 40), ("reply", 60), ("request", 60)]
+AUDIT_FATES = [*(Fate(*step) for step in AUDIT), Fate("before save"), Fate("after save")]
+
+
+def run_audit(items: Path, out: Path, base_url: str, fate: Fate) -> None:
+    fate.surrounds(AuditResult, "save")
+    fate.begins()
+    # the second round follows from the answers to the first
+    settings = Settings(model="replay", base_url=base_url, method="extraction", queries=ROUNDS, resamples=20)
+    audit(items, settings, out=out, limits=LIMITS)
+
+
+def phase_on_disk(out: Path) -> str:
+    """The phase in which an audit was killed, by what it left on disk."""
+    try:
+        with Store.read(out / RUN_FILE) as store:
+            sizes = [len(one) for one in store.rounds()]
+            if store.note("ready") is None or not sizes:
+                return "probe"
+            done = UNASKED not in store.answers(0, sum(sizes))
+    except StoreError:  # there is no file yet, or an empty one
+        return "probe"
+    return "first round" if len(sizes) < ROUNDS else "conclude" if done else "later rounds"
+
+
+def answers_in(out: Path) -> list[tuple[str, ...]]:
+    with (out / "answers.csv").open(newline="") as file:
+        rows = csv.DictReader(file)
+        return [tuple(value for name, value in row.items() if name != "seconds") for row in rows]
+
+
+def test_kills_in_every_phase_of_an_audit_lose_nothing_and_cost_little(tmp_path: Path) -> None:
+    """With refused items and failures, only what was in flight is asked again."""
+    items, whole, out = tmp_path / "items.jsonl", tmp_path / "whole", tmp_path / "killed"
+    write_items(items, N)
+    with serving(items, failing=0.0) as server:
+        assert not killed(run_audit, items, whole, server.base_url, Fate())
+        expected = server.settled
+    phases = []
+    with serving(items, seed=1) as server:
+        for fate in AUDIT_FATES:
+            assert killed(run_audit, items, out, server.base_url, fate), fate
+            phases.append(phase_on_disk(out))
+        assert not killed(run_audit, items, out, server.base_url, Fate())
+        again = server.settled - expected
+    assert set(phases) == set(PHASES), phases
+    assert 0 <= again <= len(AUDIT_FATES) * CONCURRENCY
+    result, alone = (AuditResult.load(folder / "result.json") for folder in (out, whole))
+    assert result.complete
+    assert alone.counts.invalid == ROUNDS * N // 20
+    for name in ("ece", "bins", "accuracy", "counts", "invalid_reasons"):
+        assert getattr(result, name) == getattr(alone, name), name
+    assert result.spend.queries == alone.spend.queries
+    assert answers_in(out) == answers_in(whole)
+
+
+# Certificates and decisions
+
+LABELS, P = model(900, 5)
+CERTIFY = [("request", 40), ("reply", 90), ("request", 150), ("reply", 150)]
+CERTIFY_FATES = [*(Fate(*step) for step in CERTIFY), Fate("before save"), Fate("after save")]
+DECIDE = [("reply", 5), ("request", 8), ("reply", 20), ("request", 25), ("reply", 30), ("request", 12)]
+DECIDE_FATES = [*(Fate(*step) for step in DECIDE), Fate("before save")]
+
+
+def run_certify(run: Path, fate: Fate) -> None:
+    fate.surrounds(Certificate, "save")
+    fate.begins()
+    certify(run, 0.9, limits=LIMITS)
+
+
+def test_a_killed_certification_ends_with_the_same_certificate(tmp_path: Path) -> None:
+    """Only what was under way is asked again."""
+    items = write_labelled(tmp_path / "items.jsonl", LABELS)
+    with serving_model(items, P) as server, without_page():
+        run = audited(items, server, tmp_path / "run", resamples=20)
+        shutil.copytree(run, tmp_path / "alone")
+        before = server.answered
+        alone = certify(tmp_path / "alone", 0.9)
+        expected, before = server.answered - before, server.answered
+        assert all(killed(run_certify, run, fate) for fate in CERTIFY_FATES)
+        assert not killed(run_certify, run, Fate())
+        again = server.answered - before - expected
+    assert 0 <= again <= len(CERTIFY_FATES) * CONCURRENCY
+    assert Certificate.load(run / "certificate.json") == alone
+
+
+def run_decide(rule: Path, items: Path, out: Path, base_url: str, fate: Fate) -> None:
+    fate.surrounds(DecisionResult, "save")
+    fate.begins()
+    endpoint = HttpEndpoint(Address(base_url, "replay"))
+    decide(rule, items, out=out, endpoint=endpoint, limits=LIMITS)
+
+
+def test_killed_decisions_are_the_same(tmp_path: Path) -> None:
+    """With refused items and requests that fail, only what was in flight is asked again."""
+    labelled, items, rule = (tmp_path / name for name in ("labelled.jsonl", "items.jsonl", "rule.json"))
+    write_items(labelled, 80)
+    without_labels(labelled, items)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    with serving(labelled, failing=0.0) as server, without_page():
+        settings = Settings(model="replay", base_url=server.base_url, method="latent", resamples=20)
+        audit(labelled, settings, out=tmp_path / "audit")
+        certificate_of(tmp_path / "audit", 0.7, 0.3).save(rule)
+        before = server.settled
+        assert not killed(run_decide, rule, items, whole, server.base_url, Fate())
+        expected = server.settled - before
+    with serving(labelled, seed=1) as server:
+        assert all(killed(run_decide, rule, items, out, server.base_url, fate) for fate in DECIDE_FATES)
+        assert not killed(run_decide, rule, items, out, server.base_url, Fate())
+        again = server.settled - expected
+    assert 0 <= again <= len(DECIDE_FATES) * CONCURRENCY
+    for name in ("decisions.csv", "decisions.jsonl"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    assert len([line for line in read_lines(out) if REFUSAL in (line["reason"] or "")]) == 4
+    assert json.loads((out / "summary.json").read_text())["undecided"] == 0
+
+
+# A watch
+
+STEPS = ("before begin_look", "after begin_look", "before end_look", "after end_look", "before save")
+
+
+def run_watch(run: Path, stream: Path, out: Path, fate: Fate, more: dict[str, Any]) -> None:
+    for kind, method in ((WatchStore, "begin_look"), (WatchStore, "end_look"), (WatchResult, "save")):
+        fate.surrounds(kind, method)
+    fate.begins()
+    with copied_monitors(run.parent):
+        watch(stream, run, out=out, limits=LIMITS, **more)
+
+
+def result_of(out: Path) -> WatchResult:
+    """What a watch wrote, apart from where and when, and from the number of requests that failed."""
+    result = WatchResult.load(out)
+    spend = replace(result.spend, attempts=0)
+    return replace(result, folder="", started="", looked="", first_seen={}, spend=spend)
+
+
+def test_twenty_kills_of_a_watch_change_nothing_and_cost_little(tmp_path: Path) -> None:
+    """With failing requests, late labels and a share of the items: the same result to the last digit.
+
+    At most what was in flight is asked again, and nothing is lost that was counted.
+    """
+    luck = random.Random(15)
+    fates = [Fate(step) for step in STEPS for _ in range(2)]
+    fates += [Fate(step, luck.randint(5, 40)) for step in ("request", "reply") for _ in range(5)]
+    luck.shuffle(fates)
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    with production(tmp_path, fault="500", fault_share=0.05) as live:
+        stream = write(tmp_path / "stream.jsonl", live.records(labelled=False))
+        rows = [{"id": f"q{k}", "label": int(live.labels[k])} for k in range(150, 390)]
+        more = {"labels": write(tmp_path / "labels.jsonl", rows), "rate": 0.8, "every": 15}
+        before = live.server.answered
+        assert not killed(run_watch, live.run, stream, whole, Fate(), more)
+        alone, before = live.server.answered - before, live.server.answered
+        expected = result_of(whole)
+        assert not expected.raised, (expected.state.alarms, expected.facts)
+        assert all(killed(run_watch, live.run, stream, out, fate, more) for fate in fates)
+        assert not killed(run_watch, live.run, stream, out, Fate(), more)
+        again = live.server.answered - before - alone
+        assert live.asked(out) == live.asked(whole)
+    assert 0 <= again <= len(fates) * CONCURRENCY
+    assert expected.look == 13
+    assert expected.labelled > 150
+    assert result_of(out) == expected

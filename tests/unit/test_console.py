@@ -76,19 +76,6 @@ def test_what_is_no_number_limits_nothing(command: str, option: str, value: str,
     assert f"'{option}'" in done.output
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "flag"),
-    [
-        ("max_cost", 0.25, "--max-cost 0.25"),
-        ("keep_prompts", False, "--set keep_prompts=false"),
-        ("positive_ids", (9642, 10035), "--set positive_ids=9642,10035"),
-    ],
-)
-def test_an_option_is_named_as_the_command_line_takes_it(name: str, value: object, flag: str) -> None:
-    """An option of Python in an error is printed as the flag that does the same."""
-    assert command_line_option(name, value) == flag
-
-
 def test_the_parts_are_on_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A result by a field prints one line per part and whether they differ; of many parts the largest."""
     result = replace(made_up(), by="topic\x1b", parts_pvalue=0.4)
