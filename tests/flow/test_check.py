@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 
 import results
 from blindcal.cli import app
-from blindcal.cli.check import junit, summary, workflow_commands
+from blindcal.cli.check import workflow_commands
 from blindcal.errors import InputError
 from blindcal.records import Estimate
-from blindcal.results.check import CheckResult, check
+from blindcal.results.check import check
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from commanding import blindcal, printed_error
@@ -171,13 +171,12 @@ def test_a_doubtful_audit_passes_nothing(tmp_path: Path) -> None:
 def test_an_unfinished_audit_passes_only_if_allowed(tmp_path: Path) -> None:
     """Part of an audit holds no limit, unless part of it is to count; what it breaks is broken."""
     path = stored(tmp_path, complete=False, stopped="max-queries reached")
-    stopped = check(path, max_ece=0.9, max_invalid=0.5)
-    assert {verdict.outcome for verdict in stopped.verdicts} == {"undecided"}
-    assert all("stopped early" in verdict.why for verdict in stopped.verdicts)
     assert check(path, max_ece=0.0).outcome == "failed"
-    done = blindcal("check", path, "--max-ece", 0.9)
+    limits = ("check", path, "--max-ece", 0.9, "--max-invalid", 0.5)
+    done = blindcal(*limits)
     assert (done.exit_code, "--partial lets it pass" in done.output) == (4, True)
-    assert blindcal("check", path, "--max-ece", 0.9, "--max-invalid", 0.5, "--partial").exit_code == 0
+    assert done.output.count("stopped early") == 2
+    assert blindcal(*limits, "--partial").exit_code == 0
 
 
 def test_invalid_answers_are_counted(tmp_path: Path) -> None:
@@ -187,52 +186,36 @@ def test_invalid_answers_are_counted(tmp_path: Path) -> None:
     assert (done.exit_code, "whatever the invalid answers would have been" in done.output) == (3, True)
 
 
-def several(tmp_path: Path) -> list[CheckResult]:
+LIMITS = ("--max-ece", 0.2, "--min-accuracy", 0.74, "--min-auroc", 0.9)
+TITLE = "title=Calibration%3A gpt-4o-mini on questions.csv"
+
+
+def test_every_report_has_every_limit(tmp_path: Path) -> None:
+    """JUnit has a case per limit, GitHub's summary a row after what is there, annotations the worst first."""
     paths = [stored(tmp_path, "a.json"), stored(tmp_path, "b.json", model=HOSTILE)]
-    return [check(path, max_ece=0.2, min_accuracy=0.74, min_auroc=0.9) for path in paths]
-
-
-def test_junit_reads_the_report(tmp_path: Path) -> None:
-    """A suite per run, a case per limit; what failed and what is undecided are failures with a reason."""
-    root = ElementTree.fromstring(junit(several(tmp_path)))
+    report, target = tmp_path / "junit.xml", tmp_path / "summary.md"
+    target.write_text("before\n")
+    arguments = ["check", *map(str, (*paths, *LIMITS)), "--junit", str(report), "--annotate"]
+    done = CliRunner(env={"GITHUB_STEP_SUMMARY": str(target)}).invoke(app, arguments)
+    assert done.exit_code == 3
+    root = ElementTree.parse(report).getroot()
     assert (root.tag, root.get("tests"), root.get("failures")) == ("testsuites", "6", "4")
     suite = root[0]
     assert (suite.get("name"), suite.get("tests")) == ("gpt-4o-mini on questions.csv", "3")
     kinds = [[failure.get("type") for failure in case.iter("failure")] for case in suite]
     assert kinds == [[], ["undecided"], ["failed"]]
     assert "\x1b" not in str(root[1].get("name"))
-
-
-def test_github_shows_the_summary(tmp_path: Path) -> None:
-    """A Markdown table goes where GitHub Actions wants it, after what is there; names are text in it."""
-    target = tmp_path / "summary.md"
-    target.write_text("before\n")
-    hostile = str(stored(tmp_path, model=HOSTILE))
-    runner = CliRunner(env={"GITHUB_STEP_SUMMARY": str(target)})
-    assert runner.invoke(app, ["check", hostile, "--max-ece", "0.2"]).exit_code == 0
     text = target.read_text()
     assert text.startswith("before\n### Calibration\n")
-    (row,) = [line for line in text.splitlines() if "0.1250" in line]
-    assert row.count("|") == 7
-    assert "passed" in row
-    assert not [word for word in ("<b>", "`", "@team", "](", "\u202e") if word in row]
-    assert summary(several(tmp_path)).count("\n| ") == 1 + 6
-
-
-def test_github_annotates_the_pull_request(tmp_path: Path) -> None:
-    """What fails is an error, what is undecided a warning, the worst first, each on a line of its own."""
-    limits = ("--max-ece", 0.2, "--min-accuracy", 0.74, "--min-auroc", 0.9)
-    done = blindcal("check", stored(tmp_path), *limits, "--annotate")
-    assert done.exit_code == 3
-    first, second = [line for line in done.output.splitlines() if line.startswith("::")]
-    title = "title=Calibration%3A gpt-4o-mini on questions.csv"
-    assert first.startswith(f"::error {title}::AUROC at least 0.9: ")
-    assert second.startswith(f"::warning {title}::accuracy at least 0.74")
-    passed = blindcal("check", stored(tmp_path), "--max-ece", 0.2, "--max-invalid", 0.5, "--annotate")
-    (notice,) = [line for line in passed.output.splitlines() if line.startswith("::")]
-    assert notice.startswith(f"::notice {title}::ECE at most 0.2")
-    assert "95%25 sure" in notice
-    assert blindcal("check", stored(tmp_path), "--max-ece", 0.2, "--annotate", "--json").exit_code == 2
+    rows = [line for line in text.splitlines() if "0.1250" in line]
+    assert [row.count("|") for row in rows] == [7, 7]
+    assert not [word for word in ("<b>", "`", "@team", "](", "\u202e") if word in rows[1]]
+    assert text.count("\n| ") == 1 + 6
+    lines = [line for line in done.output.splitlines() if line.startswith("::")]
+    assert [line.split(" ", 1)[0] for line in lines] == ["::error"] * 2 + ["::warning"] * 2
+    assert lines[0].startswith(f"::error {TITLE}::AUROC at least 0.9: ")
+    assert lines[2].startswith(f"::warning {TITLE}::accuracy at least 0.74")
+    assert blindcal("check", paths[0], "--max-ece", 0.2, "--annotate", "--json").exit_code == 2
 
 
 def test_no_name_escapes_its_annotation(tmp_path: Path) -> None:
@@ -244,3 +227,4 @@ def test_no_name_escapes_its_annotation(tmp_path: Path) -> None:
     assert (command, properties.count("="), properties.count(",")) == ("", 2, 0)
     assert properties.startswith("notice title=Calibration%3A a%2Cfile=b%3A%3A\\n%3A%3Aadd-mask%3A%3Ac%250A")
     assert text.startswith("ECE at most 0.2")
+    assert "95%25 sure" in text

@@ -113,32 +113,24 @@ def test_the_command_says_it_in_text_json_and_a_page(finished_runs: FinishedRuns
                 assert faintest >= 4.5, where
 
 
-def test_the_page_shows_every_difference_and_every_caveat(sharp: Run, shifted: Run) -> None:
-    """Each difference with its interval, which run is better, and what weakens the comparison."""
+def test_the_page_shows_every_caveat(sharp: Run, shifted: Run) -> None:
+    """What weakens the comparison, which run is better, and the settings that differ."""
     counts = replace(shifted.result.counts, items=80)
     doubtful = replace(shifted.result, semantics="sum", complete=False, objection="no", counts=counts)
     runs = sharp, replace(shifted, result=doubtful)
     found = compare(*runs, level=0.975, resamples=20)
     page = " ".join(Markup(comparison_page(found, runs)).striptags().split())
-    for each in found.differences:
-        off = each.difference
-        assert off.low is not None
-        assert off.high is not None
-        sides = f"A {float(each.first):.4f}B {float(each.second):.4f}"
-        differing_by = f"{float(off):+.4f}{off.low:+.4f} to {off.high:+.4f}"
-        assert sides + differing_by.replace("-", "\N{MINUS SIGN}") in page
-    assert "its 97.5% interval" in page
-    assert "higher in BA is better" in page
-    for note in (
+    for words in (
+        "its 97.5% interval",
+        "higher in BA is better",
         "Run B has only 80 items",
         "Run B was forced although the probe found a problem",
         "Run B was stopped early",
         "The runs measured different things",
+        *(sentence.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}") for sentence in headline(found)),
     ):
-        assert note in page
+        assert words in page
     assert "Run A was" not in page
-    for sentence in headline(found):
-        assert sentence.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}") in page
     listed = {name: (a, b) for name, a, b in differing(*runs)}
     assert (set(listed), listed["seed"]) == ({"items", "semantics", "seed"}, ("0", "2"))
 
@@ -156,23 +148,19 @@ def made_up(**found: tuple[float, float, float]) -> RunComparison:
 def test_the_headline_reads_no_more_than_is_shown() -> None:
     """A difference comes with its size, none with how large it may be, a lone one with a caution."""
     none = {"accuracy": (0.11, -0.02, 0.04), "auroc": (0.1, -0.01, 0.01)}
-    lower = headline(made_up(ece=(0.06, -0.07, -0.01), **none))
-    first = "B's calibration error is 4.0 points lower than A's: 6.0% against 10.0%"
-    assert lower == (
-        f"{first} (95% sure: 1.0 to 7.0 points).",
+    assert headline(made_up(ece=(0.06, -0.07, -0.01), **none)) == (
+        "B's calibration error is 4.0 points lower than A's: 6.0% against 10.0% "
+        "(95% sure: 1.0 to 7.0 points).",
         "Accuracy and AUROC do not differ significantly.",
     )
-    alike = headline(made_up(ece=(0.09, -0.05, 0.03), **none))
-    assert alike[0].startswith(
-        "The runs do not differ significantly in calibration error: A has 10.0%, B has 9.0%"
-    )
+    alike = headline(made_up(ece=(0.09, -0.05, 0.03), **{**none, "brier": (0.2, 0.05, 0.15)}))
+    assert alike[0].startswith("The runs do not differ significantly in calibration error: A has 10.0%")
     assert "at most 5.0 points" in alike[0]
-    lone = headline(made_up(ece=(0.09, -0.05, 0.03), **{**none, "brier": (0.2, 0.05, 0.15)}))
-    assert lone[1] == "Brier score is higher in B."
-    assert "up to 20% of comparisons" in lone[2]
+    assert alike[1] == "Brier score is higher in B."
+    assert "up to 20% of comparisons" in alike[2]
     both = made_up(ece=(0.2, 0.05, 0.15), accuracy=(0.05, -0.09, -0.01), brier=(0.2, 0.05, 0.15))
     assert headline(both)[1] == "Brier score is higher and accuracy is lower in B."
-    assert [better(one) for one in both.differences] == ["A", "A", "A"]
+    assert [better(row) for row in both.differences] == ["A", "A", "A"]
 
 
 def test_runs_without_a_fit_cannot_be_compared(finished_runs: FinishedRuns) -> None:

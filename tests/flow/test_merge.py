@@ -9,16 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blindcal.auditing.audit import audit
 from blindcal.errors import InputError, StoreError
 from blindcal.estimate.latent.fitting import latent
 from blindcal.results.answer_counts import read_counts
 from blindcal.results.merge import merge, together
 from blindcal.results.run import Run, open_result, open_run
-from blindcal.settings import Settings
 from commanding import blindcal
+from deciding import audited, model, serving, write_items
 from finished_runs import without_page
-from serving import replaying
 
 N = 240
 
@@ -27,23 +25,15 @@ N = 240
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Runs on three parts of one file of questions; groups of seven reach over the parts' ends."""
     base = tmp_path_factory.mktemp("merge")
-    rng = np.random.default_rng(4)
-    p = rng.beta(0.7, 0.6, N)
-    labels = (rng.random(N) < p**2).tolist()
-    rows = [
-        {"id": f"q{k}", "prompt": f"Is {k} so?", "label": int(label), "group": f"g{k // 7}"}
-        for k, label in enumerate(labels)
-    ]
-    lines = [json.dumps(row) + "\n" for row in rows]
-    (base / "items.jsonl").write_text("".join(lines))
+    labels, p = model(N, 4)
+    items = write_items(base / "items.jsonl", labels, group=[f"g{k // 7}" for k in range(N)])
+    lines = items.read_text().splitlines(keepends=True)
     made = []
-    with replaying(base / "items.jsonl", p) as server, without_page():
+    with serving(items, p) as server, without_page():
         for part in range(3):
             path = base / f"part{part}.jsonl"
             path.write_text("".join(lines[part * 80 : part * 80 + 80]))
-            settings = Settings(model="replay", base_url=server.base_url, resamples=20, seed=part)
-            made.append(base / f"run{part}")
-            audit(path, settings, out=made[-1])
+            made.append(audited(path, server, base / f"run{part}", seed=part))
     return made
 
 

@@ -23,7 +23,7 @@ from blindcal.report.page import html
 from blindcal.results.run import Run
 from finished_runs import FinishedRuns
 from paths import ROOT
-from reporting import bars, texts, whiskers
+from reporting import bars, texts
 
 
 @pytest.fixture(scope="module")
@@ -44,34 +44,24 @@ def shown(page: str) -> str:
 # Figures
 
 
-def test_a_fit_is_drawn_from_its_records(fit: LatentFit) -> None:
-    """Bars and whiskers are the fit's bins, which `at` changes; lines are its curve and operating points."""
+def test_figures_are_drawn_from_the_records(fit: LatentFit, run: Run) -> None:
+    """Of a fit, whose bins and level ``at`` changes, of a result, and of a run, on the axes given."""
     other = fit.at(bins=4, level=0.9)
-    axes = plot.calibration_curve(other)
-    assert [bar.get_height() for bar in bars(axes)] == pytest.approx(other.gaps.tolist())
-    ends = np.array([(one.gap.low, one.gap.high) for one in other.bins], float)
-    assert np.array(whiskers(axes)) == pytest.approx(ends)
-    assert f"ECE {other.ece:.3f}" in texts(axes)
-    assert "(90%: " in texts(axes)
-    assert len(bars(plot.calibration_curve(fit))) == 5
-    line = plot.reliability(fit).lines[-1]
-    assert line.get_xdata() == pytest.approx(fit.curve.f)
-    assert line.get_ydata() == pytest.approx(fit.curve.value)
-    lines = {one.get_label(): one for one in plot.operating(fit).lines}
-    assert lines["recall"].get_ydata() == pytest.approx([float(one.recall) for one in fit.operating])
-    heights = plot.confidence(fit).patches[0].get_data()[0]  # type: ignore[attr-defined]  # a StepPatch
-    assert heights == pytest.approx(fit.confidence.positives)
-
-
-def test_figures_are_drawn_on_the_axes_given(fit: LatentFit) -> None:
-    """Every function draws on ``ax`` and gives it back; a marked threshold is a line there."""
+    assert "(90%: " in texts(plot.calibration_curve(other))
     axes = plot.confidence(fit)
-    result = results.result()
-    drawn: list[Any] = [plot.calibration_curve, plot.reliability, plot.confidence, plot.parts]
-    assert all(draw(result, axes) is axes for draw in drawn)
-    assert plot.cost(result, 1, 5, axes) is axes
-    assert plot.operating(fit, axes, threshold=0.5) is axes
-    assert axes.lines[-1].get_xdata() == pytest.approx([0.5, 0.5])
+    for source in (fit, other, run.result, run):
+        records: Any = run.result if source is run else source
+        for ours, theirs in (
+            (plot.calibration_curve(source), plots.plot_calibration_curve(records.bins, ece=records.ece)),
+            (plot.reliability(source), plots.plot_reliability(records.curve, bins=records.bins)),
+            (plot.confidence(source), plots.plot_confidence(records.confidence)),
+            (plot.operating(source, threshold=0.5), plots.plot_operating(records.operating, threshold=0.5)),
+        ):
+            assert plot.svg(ours) == plot.svg(theirs)
+        assert plot.reliability(source, axes) is axes
+    dots = plot.reliability(replace(run.result, curve=None))
+    assert len(dots.lines) == 1  # the diagonal
+    assert "bins, by share of items" in texts(dots)
 
 
 def test_a_cost_has_a_band_where_the_proportion_is_known(fit: LatentFit) -> None:
@@ -116,19 +106,6 @@ def test_the_published_estimate_is_shown() -> None:
         InputError, match=r"this BlindResult has no reliability curve; .* by calibration_curve$"
     ):
         plot.reliability(published)
-
-
-def test_a_run_is_shown_as_its_result(run: Run) -> None:
-    """Every figure of a run is that of its result, as is its page; bins without a curve are dots alone."""
-    drawn: list[Any] = [plot.calibration_curve, plot.reliability, plot.confidence, plot.operating]
-    for draw in drawn:
-        assert plot.svg(draw(run)) == plot.svg(draw(run.result))
-    dots = plot.reliability(replace(run.result, curve=None))
-    assert len(dots.lines) == 1  # the diagonal
-    assert "bins, by share of items" in texts(dots)
-    assert html(run) == html(run.result)
-    with pytest.raises(InputError, match="must be a result, a run or a fit, got int"):
-        html(1)
 
 
 def test_what_cannot_be_drawn_is_refused_with_what_can(fit: LatentFit) -> None:
@@ -209,13 +186,16 @@ def test_a_notebook_shows_a_result() -> None:
     assert "p-value" not in words
 
 
-def test_a_page_in_a_notebook_is_tame() -> None:
+def test_a_page_in_a_notebook_is_tame(run: Run) -> None:
     """A model's name is text in the table and in the figure's description; colours are the notebook's."""
     page = html(results.result(model='<script>x</script>"><img src=x onerror=y>\u202e'))
     assert "&lt;script&gt;x" in page
     assert not [word for word in ("<script", "<img", "\u202e") if word in page]
     assert "var(--bc-ink,currentColor)" in page
     assert "data-jp-theme-light=false" in page
+    assert html(run) == html(run.result)
+    with pytest.raises(InputError, match="must be a result, a run or a fit, got int"):
+        html(1)
 
 
 @pytest.mark.parametrize("kernel", [None, "lambda: None", "lambda: object()"])

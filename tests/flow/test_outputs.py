@@ -34,25 +34,15 @@ N = 60
 class World:
     """A finished run, its questions, their true probabilities, and the model that answered."""
 
-    folder: Path
+    items: Path
+    scores: Path
+    run: Path
     server: Server
 
-    @property
-    def items(self) -> Path:
-        return self.folder / "items.jsonl"
-
-    @property
-    def scores(self) -> Path:
-        return self.folder / "scores.csv"
-
-    @property
-    def run(self) -> Path:
-        return self.folder / "run"
-
-    def audit(self, out: Path, *given: object) -> tuple[object, ...]:
+    def audit(self, out: Path) -> tuple[object, ...]:
         return (
             *("audit", self.items, "--model", "replay", "--base-url", self.server.base_url),
-            *("--out", out, "--set", "resamples=20", "--quiet", *given),
+            *("--out", out, "--set", "resamples=20", "--quiet"),
         )
 
 
@@ -62,11 +52,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("world")
     p = np.random.default_rng(1).beta(0.5, 0.5, N)
     records = [{"id": f"q{k}", "prompt": f"Is {k} odd? Yes or No.", "label": k % 2} for k in range(N)]
-    (folder / "items.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    rows = (f"q{k},{k % 2},{p[k]:.6f}\n" for k in range(N))
-    (folder / "scores.csv").write_text("id,label,p\n" + "".join(rows))
-    with replaying(folder / "items.jsonl", p, logprobs=True) as server:
-        made = World(folder, server)
+    items, scores = folder / "items.jsonl", folder / "scores.csv"
+    items.write_text("".join(json.dumps(record) + "\n" for record in records))
+    scores.write_text("id,label,p\n" + "".join(f"q{k},{k % 2},{p[k]:.6f}\n" for k in range(N)))
+    with replaying(items, p, logprobs=True) as server:
+        made = World(items, scores, folder / "run", server)
         assert blindcal(*made.audit(made.run)).exit_code == 0
         yield made
 
@@ -85,6 +75,9 @@ WRITERS: dict[str, Callable[[World, Path], tuple[object, ...]]] = {
     "summary": lambda world, path: ("check", world.run, "--max-ece", 1, "--estimate", "--summary", path),
     "compare": lambda world, path: ("compare", world.run, world.run, "--resamples", 20, "--html", path),
     "merge": lambda world, path: ("merge", world.run, "--resamples", 20, "--out", path),
+    "counts": lambda world, path: (
+        *("merge", world.run, "--resamples", 20, "--out", path.parents[2] / "merged", "--counts", path),
+    ),
     "items": lambda _, path: ("items", "builtin", "--n", 20, "--out", path),
     "reproduce": lambda world, path: (
         *("reproduce", world.scores, "--method", "blind", "--budgets", 1, "--seeds", 1, "--jobs", 1),
@@ -133,15 +126,6 @@ def test_a_null_character_is_in_no_path(world: World) -> None:
         audit(world.items, settings, out="a\0b")
 
 
-def test_counts_are_written_whole_or_not_at_all(world: World, tmp_path: Path) -> None:
-    """The counts of a merge have their own file, and their own error."""
-    pytest.importorskip("pyarrow")
-    (tmp_path / "file").write_text("mine")
-    counts = tmp_path / "file" / "counts.parquet"
-    given = ("merge", world.run, "--resamples", 20, "--out", tmp_path / "merged", "--counts", counts)
-    assert "choose another path" in refusal(blindcal(*given))
-
-
 def test_what_was_paid_for_is_kept_when_the_files_cannot_be_written(world: World, tmp_path: Path) -> None:
     """Results that cannot be written are an error that says so; the same command writes them for nothing."""
     (tmp_path / "run" / "answers.csv").mkdir(parents=True)
@@ -186,19 +170,24 @@ def test_a_full_disk_ends_a_run_that_goes_on_later(world: World, tmp_path: Path)
         assert len(open_run(disk / "run").answered) == N
 
 
-def test_a_file_beyond_the_size_limit_is_not_left_half_written(tmp_path: Path) -> None:
-    """A write that the system cuts short leaves no partial file, and an older one as it was."""
+def limited(limit: str, most: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command that ran under a limit of the system."""
     resource = pytest.importorskip("resource")
-    path = tmp_path / "items.jsonl"
-    path.write_text("older\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "blindcal", "items", "builtin", "--out", str(path)],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)),
+    return subprocess.run(
+        [sys.executable, "-m", "blindcal", *map(str, arguments)],
+        preexec_fn=lambda: resource.setrlimit(getattr(resource, limit), (most, most)),
         env={**os.environ, "TMPDIR": "/dev/shm"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_a_file_beyond_the_size_limit_is_not_left_half_written(tmp_path: Path) -> None:
+    """A write that the system cuts short leaves no partial file, and an older one as it was."""
+    path = tmp_path / "items.jsonl"
+    path.write_text("older\n")
+    ended = limited("RLIMIT_FSIZE", 9000, "items", "builtin", "--out", path)
     assert ended.returncode == 1
     assert "the file would be larger than the system allows: raise the limit (ulimit -f)" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -208,15 +197,7 @@ def test_a_file_beyond_the_size_limit_is_not_left_half_written(tmp_path: Path) -
 
 def test_an_audit_asks_with_few_open_files(world: World, tmp_path: Path) -> None:
     """An audit under a low limit of open files asks with less concurrency, and ends as any other."""
-    resource = pytest.importorskip("resource")
-    most = OTHER_FILES + 4
-    ended = subprocess.run(
-        [sys.executable, "-m", "blindcal", *map(str, world.audit(tmp_path / "run"))],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = limited("RLIMIT_NOFILE", OTHER_FILES + 4, *world.audit(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
     assert "the concurrency is 4 instead of 32" in ended.stderr
     assert len(open_run(tmp_path / "run").answered) == N

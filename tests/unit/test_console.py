@@ -25,8 +25,7 @@ from results import around, part
 from results import result as made_up
 
 
-def options_of(command: str) -> set[str]:
-    """The flags of a command."""
+def flags_of(command: str) -> set[str]:
     found = app.get_command(click.Context(app), command)
     assert found is not None
     return {flag for option in found.params if isinstance(option, click.Option) for flag in option.opts}
@@ -34,8 +33,8 @@ def options_of(command: str) -> set[str]:
 
 def test_no_command_has_too_many_options() -> None:
     """An audit has at most 30 options with --help, and every other command at most 20."""
-    assert len(options_of("audit")) < 30
-    assert {name for name in COMMANDS if name != "audit" and len(options_of(name)) >= 20} == set()
+    assert len(flags_of("audit")) < 30
+    assert {name for name in COMMANDS if name != "audit" and len(flags_of(name)) >= 20} == set()
 
 
 @pytest.mark.parametrize(
@@ -121,13 +120,7 @@ def test_every_flag_in_an_error_exists() -> None:
                 named |= {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
     assert {"out", "api_key_env", "template"} <= named
     flags = {command_line_option(str(name), ...).split()[0] for name in named}
-    context = click.Context(app)
-    known = set()
-    for name in COMMANDS:
-        command = app.get_command(context, name)
-        assert command is not None
-        known |= {flag for option in command.params for flag in option.opts}
-    assert flags <= known
+    assert flags <= set().union(*map(flags_of, COMMANDS))
 
 
 def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
@@ -150,22 +143,18 @@ def test_a_missing_run_is_answered_with_those_there_are(
         assert f"m: no such run; existing runs: {Path('runs/items-m')}" in str(blindcal(*arguments).exception)
 
 
+def progress(done: int, total: int, *, probing: bool = False) -> Progress:
+    usage = Usage(queries=done, attempts=done)
+    return Progress(done=done, total=total, usage=usage, cost=None, concurrency=8, probing=probing)
+
+
 def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     """The probe's queries have a bar of their own, and the run's begins anew."""
     with ProgressBar(mininterval=0, ncols=100) as bar:
         for asked in (40, 80):
-            bar(
-                Progress(
-                    done=asked,
-                    total=90,
-                    usage=Usage(queries=asked, attempts=asked),
-                    cost=None,
-                    concurrency=8,
-                    probing=True,
-                )
-            )
-        bar(Progress(done=0, total=500, usage=Usage(), cost=None, concurrency=8))
-        bar(Progress(done=250, total=500, usage=Usage(queries=250, attempts=250), cost=None, concurrency=8))
+            bar(progress(asked, 90, probing=True))
+        bar(progress(0, 500))
+        bar(progress(250, 500))
     shown = capsys.readouterr().err
     assert "probing:  89%" in shown
     assert "80/90" in shown
@@ -177,9 +166,9 @@ def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.Cap
     with ProgressBar(mininterval=0, ncols=80) as bar:
         print_line = bar.wrap_print(lambda text: print(text, file=sys.stderr))
         print_line("asking")
-        bar(Progress(done=200, total=500, usage=Usage(queries=200, attempts=200), cost=None, concurrency=8))
+        bar(progress(200, 500))
         print_line("200 of 500")
-        bar(Progress(done=500, total=500, usage=Usage(queries=500, attempts=500), cost=None, concurrency=8))
+        bar(progress(500, 500))
         print_line("estimating")
     lines = [line.split("\r")[-1].rstrip() for line in capsys.readouterr().err.split("\n")]
     assert lines[:2] == ["asking", "200 of 500"]

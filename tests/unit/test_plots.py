@@ -36,8 +36,14 @@ def drawn(axes: Axes) -> str:
     return page
 
 
+def outline(axes: Axes) -> Any:
+    """The corners of the one band."""
+    (band,) = [each for each in axes.collections if isinstance(each, PolyCollection)]
+    return band.get_paths()[0].vertices
+
+
 def test_the_calibration_curve_shows_gaps_and_intervals() -> None:
-    """Bars are the signed gaps over their bins, whiskers the intervals, and the words the ECE."""
+    """Bars are the signed gaps over their bins, whiskers the intervals; what is unknown is marked so."""
     axes = plots.plot_calibration_curve(results.bins(), ece=Estimate(0.125, 0.1, 0.15, 0.9))
     assert [bar.get_height() for bar in bars(axes)] == pytest.approx(results.GAPS)
     centres = [bar.get_x() + bar.get_width() / 2 for bar in bars(axes)]
@@ -48,13 +54,9 @@ def test_the_calibration_curve_shows_gaps_and_intervals() -> None:
     assert "ECE 0.125" in texts(plots.plot_calibration_curve(results.bins()))  # the bars are summed
     colours = [bar.get_facecolor() for bar in bars(axes)]
     assert colours[0] == colours[1] != colours[2] == colours[3]
-
-
-def test_an_unknown_gap_is_a_question_mark() -> None:
-    """A gap that could not be estimated is marked as unknown, and so is the ECE; zero stays in sight."""
-    axes = plots.plot_calibration_curve((*results.bins()[:4], Bin(0.8, 1.0, NOTHING)))
-    assert len(bars(axes)) == 4
-    assert {"?", "ECE unknown"} <= set(texts(axes).splitlines())
+    unknown = plots.plot_calibration_curve((*results.bins()[:4], Bin(0.8, 1.0, NOTHING)))
+    assert len(bars(unknown)) == 4
+    assert {"?", "ECE unknown"} <= set(texts(unknown).splitlines())
     low, high = plots.plot_calibration_curve((Bin(0, 1, NOTHING),)).get_ylim()
     assert low < 0 < high
 
@@ -63,16 +65,13 @@ def test_reliability_shows_curve_band_and_bins() -> None:
     """The line is the curve, the area its band with its level, and dots are the bins, by their share."""
     curve = results.curve()
     shares = (0.4, 0.1, 0.1, 0.1, 0.3)
-    some = [replace(one, share=share) for one, share in zip(results.bins(), shares, strict=True)]
+    some = [replace(each, share=share) for each, share in zip(results.bins(), shares, strict=True)]
     axes = plots.plot_reliability(replace(curve, level=0.999), bins=some)
     assert "curve, 99.9% band" in texts(axes)
     assert np.array_equal(axes.lines[-1].get_ydata(), curve.value)
-    (band,) = [one for one in axes.collections if isinstance(one, PolyCollection)]
-    outline = band.get_paths()[0].vertices
-    assert np.isin(np.array(curve.low), outline).all()
-    assert np.isin(np.array(curve.high), outline).all()
-    (dots,) = [one for one in axes.collections if isinstance(one, PathCollection)]
-    centres = np.array([(one.predicted, one.observed) for one in some])
+    assert np.isin(np.array([curve.low, curve.high]), outline(axes)).all()
+    (dots,) = [each for each in axes.collections if isinstance(each, PathCollection)]
+    centres = np.array([(each.predicted, each.observed) for each in some])
     assert np.asarray(dots.get_offsets()) == pytest.approx(centres)
     sizes = dots.get_sizes()
     assert sizes[0] > sizes[4] > sizes[1] == sizes[2]
@@ -81,10 +80,9 @@ def test_reliability_shows_curve_band_and_bins() -> None:
 def test_confidence_is_mirrored() -> None:
     """Positive labels go up and negative ones down, in their own shares; an absent class is named."""
     given = results.confidence()
-    filled = [one for one in plots.plot_confidence(given).patches if isinstance(one, StepPatch)]
-    up, down = filled[0].get_data()[0], filled[2].get_data()[0]
-    assert up == pytest.approx(np.array(given.positives))
-    assert down == pytest.approx(-np.array(given.negatives))
+    filled = [each for each in plots.plot_confidence(given).patches if isinstance(each, StepPatch)]
+    assert filled[0].get_data()[0] == pytest.approx(np.array(given.positives))
+    assert filled[2].get_data()[0] == pytest.approx(-np.array(given.negatives))
     assert "no negative items" in texts(plots.plot_confidence(replace(given, negatives=(0.0,) * 20)))
 
 
@@ -100,9 +98,8 @@ def test_operating_curves_and_costs_are_the_rows() -> None:
     axes = plots.plot_cost(THRESHOLDS, costs)
     expected = [float(cost) for cost in costs.expected]
     assert axes.lines[0].get_ydata() == pytest.approx(expected)
-    (band,) = [drawn for drawn in axes.collections if isinstance(drawn, PolyCollection)]
-    outline = np.asarray(band.get_paths()[0].vertices)
-    assert all(cost.low in outline and cost.high in outline for cost in costs.expected)
+    ends = np.array([(cost.low, cost.high) for cost in costs.expected], float)
+    assert np.isin(ends, outline(axes)).all()
     best = int(np.argmin(expected))
     assert axes.lines[1].get_xdata() == pytest.approx([THRESHOLDS[best]])
     assert f"lowest: {expected[best]:.3g} at threshold {THRESHOLDS[best]:g}\n" in texts(axes)
@@ -113,7 +110,7 @@ def test_parts_with_few_items_are_hollow() -> None:
     """Dots are the parts' ECE, whiskers their intervals; of very many parts the largest are drawn."""
     axes = plots.plot_parts(results.result().parts, overall=around(0.125))
     lines = [
-        line for one in axes.collections if isinstance(one, LineCollection) for line in one.get_segments()
+        line for each in axes.collections if isinstance(each, LineCollection) for line in each.get_segments()
     ]
     assert np.array(lines)[:, :, 0] == pytest.approx(np.array([(0.08, 0.12), (0.1, 0.3)]))
     full, hollow = [line for line in axes.lines if line.get_marker() == "o"]
@@ -135,11 +132,10 @@ def test_several_runs_are_laid_over_each_other() -> None:
     spans = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars(axes))
     assert all(left[1] <= right[0] + 1e-12 for left, right in pairwise(spans))
     assert texts(axes).split() == ["a", "b", "c"]
-    lines = plots.plot_reliabilities({"a": results.curve(), "b": results.curve()})
-    assert texts(lines).split() == ["a", "b"]
-    assert len({line.get_color() for line in lines.lines[1:]}) == 2
     names = [f"{k} a model with a long name" for k in range(12)]  # squeezed axes would warn
     box = plots.plot_reliabilities(dict.fromkeys(names, results.curve()))
+    assert texts(box).splitlines()[-12:] == names
+    assert len({line.get_color() for line in box.lines[1:3]}) == 2
     drawn(box)
     assert box.get_window_extent().width > root_figure(box).bbox.width / 2
 
@@ -188,7 +184,7 @@ DEGENERATE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", DEGENERATE.values(), ids=DEGENERATE)
 def test_degenerate_results_are_drawn(changes: dict[str, Any]) -> None:
-    """What a method does not estimate is left out or named; nothing fails and nothing warns."""
+    """What a method does not estimate is left out; nothing fails and nothing warns."""
     result = results.result(**changes)
     pages = {each.name: ElementTree.fromstring(each.svg()) for each in plots.draw(result)}
     assert "calibration-curve" in pages
@@ -197,12 +193,11 @@ def test_degenerate_results_are_drawn(changes: dict[str, Any]) -> None:
 
 def test_a_figure_without_numbers_has_a_sentence() -> None:
     """Empty axes would leave the reader to guess."""
-    nothing, unknown = (replace(results.cost(1, 1), expected=each) for each in ((), (NOTHING,) * 19))
+    unknown = replace(results.cost(1, 1), expected=(NOTHING,) * 19)
     for axes in (
         plots.plot_reliability(None),
         plots.plot_confidence(None),
         plots.plot_operating(()),
-        plots.plot_cost((), nothing),
         plots.plot_cost(THRESHOLDS, unknown),
     ):
         assert "not estimated by this method" in texts(axes)
@@ -216,7 +211,7 @@ def test_nothing_is_cut_off() -> None:
         parts=[results.part("W" * 99, around(0.1, 0.2), 5_000_000 + k) for k in range(70)],
     )
     all_axes = [
-        *(one.figure.axes[0] for one in plots.draw(wide)),
+        *(each.figure.axes[0] for each in plots.draw(wide)),
         plots.plot_cost(THRESHOLDS, results.cost(12345, 0.012345)),
         plots.plot_parts([results.part("x", around(0.1), 3)], overall=around(0.1)),
     ]
@@ -229,8 +224,8 @@ def test_nothing_is_cut_off() -> None:
 
 
 def test_a_figure_has_a_description() -> None:
-    """People who cannot see a figure get the numbers that make its shape, not its kind alone."""
-    words = {one.name: one.title for one in plots.draw(results.result())}
+    """It has the numbers that make its shape, none where hardly any item is, and no sentence of nothing."""
+    words = {each.name: each.title for each in plots.draw(results.result())}
     assert "ECE 0.125 (95%: 0.105 to 0.145)." in words["calibration-curve"]
     assert "to the highest: -4.0, -1.0, +0.5, +2.0 and +5.0." in words["calibration-curve"]
     shares = "The share is 22% at 10%, 36% at 30%, 50% at 50%, 64% at 70% and 78% at 90% confidence."
@@ -241,40 +236,32 @@ def test_a_figure_has_a_description() -> None:
     assert words["parts"].endswith("with its interval. The parts: law 0.100 and physics 0.200.")
     many = [results.part(f"part {k}", around(0.1), 100 + k) for k in range(9)]
     assert "The largest parts: part 8 0.100, part 7 0.100" in plots.describe_parts(many)
-
-
-def test_a_description_leaves_out_what_is_unknown() -> None:
-    """It makes no sentence of nothing, nor numbers of a curve where hardly any item or a wide band is."""
-    assert plots.describe_calibration_curve((Bin(0, 1, NOTHING),), NOTHING).endswith(
-        "confidence. ECE unknown."
-    )
+    assert plots.describe_calibration_curve((Bin(0, 1, NOTHING),), NOTHING).endswith(". ECE unknown.")
     assert plots.describe_reliability(None, ()).endswith("against the diagonal.")
-    shares = ConfidenceHistogram((0.0, 0.5, 1.0), (0.75, 0.25), (0.0, 0.0))
-    assert plots.describe_confidence(shares).endswith(" label. 75% of the negative items are below one half.")
-    assert plots.describe_parts([results.part("x", NOTHING)]).endswith("with its interval.")
+    absent = ConfidenceHistogram((0.0, 0.5, 1.0), (0.75, 0.25), (0.0, 0.0))
+    assert plots.describe_confidence(absent).endswith(" label. 75% of the negative items are below one half.")
     curve, bins = results.curve(), list(results.bins())
-    assert curve.low is not None
     bins[4] = replace(bins[4], share=0.01)
-    low = tuple(0.0 if f < 0.15 else one for f, one in zip(curve.f, curve.low, strict=True))
-    high = tuple(0.5 if f < 0.15 else one for f, one in zip(curve.f, curve.value, strict=True))
-    text = plots.describe_reliability(replace(curve, low=low, high=high), bins)
+    wide = replace(
+        curve, low=(0.0,) * 14 + (curve.low or ())[14:], high=(0.5,) * 14 + (curve.high or ())[14:]
+    )
+    text = plots.describe_reliability(wide, bins)
     assert "The share is 36% at 30%, 50% at 50% and 64% at 70% confidence." in text
 
 
 def test_an_inline_drawing_is_at_home_in_any_page() -> None:
     """Text is text, colours are variables, ids are unique on the page, and no style leaks out of it."""
-    pages = [one.svg() for one in plots.draw(results.result())]
+    pages = [each.svg() for each in plots.draw(results.result())]
     for page in pages:
         root = ElementTree.fromstring(page)
         assert root.attrib["role"] == "img"
         assert root.attrib["aria-label"]
-        assert "<style" not in page
-        assert "DejaVu" not in page
+        assert not [word for word in ("<style", "DejaVu") if word in page]
         assert not set(re.findall(r": ?#[0-9a-f]{6}", re.sub(r"var\([^)]*\)", "", page)))
         used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
         assert used <= set(re.findall(r'id="([^"]+)"', page))
     assert "precision" in "".join(ElementTree.fromstring(pages[3]).itertext())
-    ids = [one for page in pages for one in re.findall(r'\sid="([^"]+)"', page)]
+    ids = [name for page in pages for name in re.findall(r'\sid="([^"]+)"', page)]
     assert len(ids) == len(set(ids))
     for name in re.findall(r"var\((--bc-[a-z0-9]+)", "".join(pages)):
         assert name == "--bc-font" or name in style.theme_css()
@@ -288,8 +275,8 @@ def test_both_themes_have_contrast() -> None:
         linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
         return float(linear @ [0.2126, 0.7152, 0.0722])
 
-    def contrast(one: str, other: str) -> float:
-        low, high = sorted((luminance(one), luminance(other)))
+    def contrast(color: str, paper: str) -> float:
+        low, high = sorted((luminance(color), luminance(paper)))
         return (high + 0.05) / (low + 0.05)
 
     light = style.INK, style.PAPER, style.SERIES
@@ -301,16 +288,11 @@ def test_both_themes_have_contrast() -> None:
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     """Mathematics, markup and marks that reorder text in a name are shown, never interpreted."""
     result = results.result(parts=(results.part(HOSTILE, around(0.1)), results.part("$", around(0.2))))
-    parts = next(one for one in plots.draw(result) if one.name == "parts")
+    parts = next(each for each in plots.draw(result) if each.name == "parts")
     plots.save_drawings([parts], tmp_path)
-    page = parts.svg()
-    lines = plots.plot_reliabilities({HOSTILE: results.curve(), "$": results.curve()})
-    texts_shown = [
-        "".join(ElementTree.fromstring(page).itertext()),
-        ElementTree.fromstring(page).attrib["aria-label"],
-        "".join(ElementTree.fromstring(drawn(lines)).itertext()),
-    ]
-    assert "<script" not in page + drawn(lines)
-    for words in texts_shown:
+    lines = drawn(plots.plot_reliabilities({HOSTILE: results.curve(), "$": results.curve()}))
+    root, other = ElementTree.fromstring(parts.svg()), ElementTree.fromstring(lines)
+    assert "<script" not in parts.svg() + lines
+    for words in ("".join(root.itertext()), root.attrib["aria-label"], "".join(other.itertext())):
         assert "$\\frac{1}{0}$" in words
         assert not {"\u202e", "\x1b"} & set(words)
