@@ -21,7 +21,7 @@ from blindcal.methods import estimator_of, make_design, method_of
 from blindcal.probing.findings import Finding, Probe
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
 from blindcal.report import page
-from blindcal.report.wording import Number, Numbers, Sentence
+from blindcal.report.sentences import headline
 from blindcal.results.result import AnswerCounts, AuditResult, Example, Oracle
 from blindcal.simulation.simulate import ask
 
@@ -123,16 +123,9 @@ def logits_of(answers: int, n: int = 3000, seed: int = 0) -> tuple[IntArray, Flo
     return labels, known + 0.8 * (np.arange(answers) == 0)
 
 
-def spelled_out(result: AuditResult, sentences: Sequence[Sentence]) -> str:
-    """Sentences as a reader sees them."""
-    show = Numbers(result).show
-    return " ".join(
-        "".join(
-            show(piece.path, piece.form).striptags() if isinstance(piece, Number) else piece
-            for piece in sentence
-        )
-        for sentence in sentences
-    )
+def headline_of(result: AuditResult) -> str:
+    """The headline as a reader sees it."""
+    return " ".join(sentence.striptags() for sentence in headline(result))
 
 
 def page_words(result: AuditResult) -> str:

@@ -18,12 +18,11 @@ from blindcal.estimate.findings import Curve
 from blindcal.probing.findings import Finding
 from blindcal.records import Estimate, Message, Targets, Token
 from blindcal.report.page import render, write_page
-from blindcal.report.sentences import headline
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from browsing import CONTRAST, Seen, check_numbers, chromium
 from commanding import blindcal
-from reporting import PROBE, audited, page_words, population, spelled_out
+from reporting import PROBE, audited, headline_of, page_words, population
 from serving import replaying
 
 if TYPE_CHECKING:
@@ -197,25 +196,23 @@ def test_it_tells_the_truth_of_odd_runs(name: str, browser: Browser, tmp_path: P
     assert re.search(words, shown), shown
 
 
-def _lead(result: AuditResult) -> str:
-    return spelled_out(result, headline(result))
-
-
 def test_a_headline_names_the_stretch_that_is_off(full: AuditResult) -> None:
     """Over- and underconfidence is claimed where the band is off the diagonal, and only there."""
     f = tuple(k / 100 for k in range(1, 100))
     low = tuple(x - 0.2 if x > 0.7 else x - 0.01 for x in f)
     high = tuple(x - 0.1 if x > 0.7 else x + 0.01 for x in f)
     curve = Curve(f, tuple((a + b) / 2 for a, b in zip(low, high, strict=True)), low, high)
-    lead = _lead(replace(full, curve=curve, operating=()))
+    lead = headline_of(replace(full, curve=curve, operating=()))
     assert lead.endswith("It is overconfident when it says “Yes” with over 71% confidence.")
     # a stretch too short to be seen on the curve, but a good part of the items are on it
-    lead = _lead(replace(full, curve=curve))
+    lead = headline_of(replace(full, curve=curve))
     assert lead.endswith("with over 71% confidence, and “No” with at least 95% confidence.")
     unsure = replace(full, overconfidence=Estimate(0.01, -0.01, 0.02), leaning=Estimate(0.1, 0.05, 0.2))
-    assert _lead(unsure).endswith("It leans towards “Yes” more than the labels do.")
+    assert headline_of(unsure).endswith("It leans towards “Yes” more than the labels do.")
     neither = replace(unsure, leaning=Estimate(0.0, -0.1, 0.1))
-    assert _lead(neither).endswith("It is not calibrated, but neither over- nor underconfident overall.")
+    assert headline_of(neither).endswith(
+        "It is not calibrated, but neither over- nor underconfident overall."
+    )
 
 
 def test_the_headline_follows_the_model() -> None:
@@ -223,10 +220,10 @@ def test_the_headline_follows_the_model() -> None:
     rng = np.random.default_rng(1)
     p = np.clip(rng.beta(0.5, 0.5, 3000), 1e-6, 1 - 1e-6)
     calibrated = audited((rng.random(3000) < p).astype(np.int64), p)
-    assert "Chance alone could produce this error in a perfectly calibrated model" in _lead(calibrated)
+    assert "Chance alone could produce this error in a perfectly calibrated model" in headline_of(calibrated)
     timid = audited((rng.random(3000) < 1 / (1 + (1 / p - 1) ** 2.2)).astype(np.int64), p)
     where = r"It is underconfident when it says “Yes” with .* confidence, and “No” with"
-    assert re.search(where, _lead(timid)), _lead(timid)
+    assert re.search(where, headline_of(timid)), headline_of(timid)
     counts = replace(calibrated.counts, unanswered=7)
     stopped = replace(calibrated, complete=False, stopped="limit", counts=counts)
     about = "The estimates are about the 3,000 items that have an answer, a random sample of all 3,007."

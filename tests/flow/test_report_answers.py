@@ -15,11 +15,10 @@ from blindcal.estimate.findings import NOTHING, AnswerMargins, Curve
 from blindcal.records import Estimate
 from blindcal.report.page import html, write_page
 from blindcal.report.plots import draw
-from blindcal.report.sentences import headline
 from blindcal.results.result import AuditResult
 from browsing import CONTRAST, Seen, check_numbers, chromium
 from finished_runs import FinishedRuns
-from reporting import page_words, spelled_out
+from reporting import headline_of, page_words
 from results import around
 
 #: Words that are about two answers.
@@ -35,10 +34,6 @@ def four(finished_runs: FinishedRuns) -> AuditResult:
     table = ((60, 2, 1, 2), (20, 40, 1, 1), (20, 1, 40, 1), (20, 1, 1, 29))
     result = finished_runs.original("choices").result
     return replace(result, confusion=table, margins=AnswerMargins.of(table))
-
-
-def _lead(result: AuditResult) -> str:
-    return spelled_out(result, headline(result))
 
 
 def test_the_page_is_about_the_answer_given(four: AuditResult, tmp_path: Path) -> None:
@@ -82,11 +77,11 @@ def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:
     high = tuple(x - 0.1 if x > 0.7 else x + 0.01 for x in f)
     curve = Curve(f, tuple((a + b) / 2 for a, b in zip(low, high, strict=True)), low, high)
     over = replace(four, overconfidence=around(0.1), operating=())
-    lead = _lead(replace(over, curve=curve))
+    lead = headline_of(replace(over, curve=curve))
     assert re.match(r"It is right \d+% of the time \(\d+% to \d+%\), and \d+% confident on average\.", lead)
     assert lead.endswith("It is overconfident in answers with over 71% confidence.")
     everywhere = Curve(f, f, tuple(x - 0.3 for x in f), tuple(x - 0.1 for x in f))
-    assert _lead(replace(over, curve=everywhere)).endswith(
+    assert headline_of(replace(over, curve=everywhere)).endswith(
         "It is overconfident in answers at any confidence."
     )
 
@@ -118,7 +113,7 @@ def test_the_notes_fit_several_answers(four: AuditResult) -> None:
     assert "no better than a coin flip at telling right answers from wrong ones" in text
     assert "Every answer given is right." in text
     nothing = replace(four, ece=NOTHING, counts=replace(four.counts, each=(0,) * 4, invalid=50))
-    assert _lead(nothing) == (
+    assert headline_of(nothing) == (
         "Nothing can be said about its calibration: not one of 50 answers was one of those asked for."
     )
 

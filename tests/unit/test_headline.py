@@ -12,8 +12,8 @@ import pytest
 import results
 from blindcal.estimate.findings import Curve, OperatingPoint
 from blindcal.records import Estimate
-from blindcal.report.sentences import COMMON, WIDEST, quote
-from reporting import spelled_out
+from blindcal.report.sentences import COMMON, WIDEST
+from reporting import headline_of
 
 ALL = "It is right 75% of the time (73% to 77%), and 81% confident on average."
 
@@ -27,8 +27,8 @@ def point(threshold: float, **given: Any) -> OperatingPoint:
 
 def first(*points: OperatingPoint, **changes: Any) -> str:
     """The first sentence about a model with these operating points; empty if there is none."""
-    result = results.result(operating=points, **changes)
-    return spelled_out(result, [quote(result) or ()])
+    result = results.result(operating=points, settings={"positive": "Yes", "negative": "No"}, **changes)
+    return headline_of(result).partition("Its calibration error")[0].rstrip()
 
 
 def test_it_quotes_what_is_common_and_known() -> None:

@@ -19,13 +19,12 @@ from blindcal.records import Estimate
 from blindcal.report import sentences
 from blindcal.report.wording import (
     TWO_ANSWERS,
-    Number,
     Numbers,
-    all_answers,
     few_groups,
     item_count,
     least_confidence,
     one_label,
+    valid_answers,
     word,
     wording_of,
 )
@@ -63,7 +62,7 @@ def render(result: AuditResult) -> str:
         only_label=one_label(result),
         few_items=FEW_ITEMS,
         few_groups=few_groups(result),
-        all_answers=all_answers(result).path,
+        all_answers=f"{valid_answers(result)}+counts.invalid",
         alpha=sentences.ALPHA,
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words
         shifted=not result.answers and METHODS[result.method].biased and result.semantics in ("pair", "max"),
@@ -86,7 +85,6 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters.update(visible=visible)
-    templates.tests["number"] = lambda piece: isinstance(piece, Number)
     return templates
 
 

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import TypeAlias
+
+from markupsafe import Markup
 
 from blindcal.estimate.findings import Curve
 from blindcal.records import Estimate
-from blindcal.report.wording import (
-    Number,
-    Sentence,
-    least_confidence,
-    one_label,
-    sentence,
-    valid_answers,
-    word,
-    wording_of,
-)
+from blindcal.report.wording import Numbers, least_confidence, one_label, valid_answers, word, wording_of
 from blindcal.results.result import AuditResult, Steadiness
 
 ALPHA = 0.05
@@ -35,32 +29,32 @@ LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is ment
 TOP = 0.97  # a stretch that ends above this confidence has no upper end in words
 NEAR = 0.015  # a stretch that starts this close to the lowest confidence has no lower end in words
 
+#: A sentence in which ``{path:form}`` is a number, and ``{yes}`` and ``{no}`` are the answer words.
+Template: TypeAlias = str
 
-def headline(result: AuditResult) -> tuple[Sentence, ...]:
+
+def headline(result: AuditResult) -> tuple[Markup, ...]:
+    """The sentences at the top of a report, as HTML."""
+    templates = [quote(result), _error(result), _verdict(result)]
     if result.ece.value is None:
-        return (_nothing(result),)
-    return tuple(filter(None, (quote(result), _error(result), _verdict(result))))
+        templates = [_nothing(result)]
+    numbers, words = Numbers(result), {"yes": word(result, "positive"), "no": word(result, "negative")}
+    return tuple(numbers.sentence(template, **words) for template in templates if template is not None)
 
 
-def _nothing(result: AuditResult) -> Sentence:
+def _nothing(result: AuditResult) -> Template:
     words = wording_of(result).asked_for
-    template = f"Its calibration error could not be estimated: only {{valid}} answers were {words}, too few."
     if not result.counts.valid:
-        none = "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was "
-        template = f"{none}{words}."
-    return sentence(template, valid=valid_answers(result), **_words(result))
+        none = "Nothing can be said about its calibration: not one of {counts.invalid:count} answers was"
+        return f"{none} {words}."
+    valid = f"{{{valid_answers(result)}:count}}"
+    return f"Its calibration error could not be estimated: only {valid} answers were {words}, too few."
 
 
-def _words(result: AuditResult) -> dict[str, str]:
-    return {"yes": word(result, "positive"), "no": word(result, "negative")}
-
-
-def _error(result: AuditResult) -> Sentence:
+def _error(result: AuditResult) -> Template:
     if result.ece.has_interval:
-        return sentence(
-            "Its calibration error is {ece.value} ({ece.level:level} interval: {ece.low} to {ece.high})."
-        )
-    return sentence(
+        return "Its calibration error is {ece.value} ({ece.level:level} interval: {ece.low} to {ece.high})."
+    return (
         "Its calibration error is estimated at {ece.value}. This method gives no interval, so the effect of "
         "chance is unknown."
     )
@@ -69,44 +63,55 @@ def _error(result: AuditResult) -> Sentence:
 # How often the model is right where it is confident
 
 
-def quote(result: AuditResult) -> Sentence | None:
+def quote(result: AuditResult) -> Template | None:
     """How often the model is right where it is confident; ``None`` if too little is known."""
+    known = result.accuracy.value is not None
     if (side := one_label(result)) is not None:
-        return _quote_label(result, side)
-    return _quote_tail(result) or _quote_all(result)
+        interval = " ({accuracy.low} to {accuracy.high})" if result.accuracy.has_interval else ""
+        every = f"The correct answer to every question is “{_SAID[side]}”. It gets {{accuracy.value}} right"
+        return f"{every}{interval}." if known else None
+    if (tail := quoted_tail(result)) is not None:
+        about = f"When it says “{_SAID[tail.side]}” with at least {tail.threshold} confidence, as it does for"
+        if result.answers:
+            about = f"When it is at least {tail.threshold} confident in its answer, as it is for"
+        rate = tail.number("positive_rate.value")
+        right, low, high = (f"{{{tail.precision}.{end}:whole}}" for end in ("value", "low", "high"))
+        return f"{about} {rate} of the questions, it is right {right} of the time ({low} to {high})."
+    if not known or result.overconfidence.value is None:
+        return None
+    interval = " ({accuracy.low:whole} to {accuracy.high:whole})" if result.accuracy.has_interval else ""
+    mean = "{accuracy.value+overconfidence.value:whole}"
+    return f"It is right {{accuracy.value:whole}} of the time{interval}, and {mean} confident on average."
+
+
+_SAID = {"positive": "{yes}", "negative": "{no}"}
 
 
 def _sides(result: AuditResult) -> tuple[str, ...]:
     return ("positive",) if result.answers else ("positive", "negative")
 
 
-def _quote_label(result: AuditResult, side: str) -> Sentence | None:
-    if result.accuracy.value is None:
-        return None
-    right = "The correct answer to every question is “{word}”. It gets {accuracy.value} right"
-    interval = " ({accuracy.low} to {accuracy.high})" if result.accuracy.has_interval else ""
-    return sentence(f"{right}{interval}.", word=word(result, side))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """The answers of one side from ``confidence`` up; ``row`` is the index of their operating point."""
+    """The answers of one side from a confidence up; ``row`` is the index of their operating point."""
 
     side: str
-    confidence: float
     share: float
     right: Estimate
     row: int
 
-    def number(self, name: str) -> Number:
+    def number(self, name: str) -> Template:
         """A number of the operating point, seen from this side."""
         flip = "" if self.side == "positive" else "1-"
-        return Number(f"{flip}operating.{self.row}.{name}", "whole")
+        return f"{{{flip}operating.{self.row}.{name}:whole}}"
 
-    def quoted(self) -> Sentence:
-        path = f"operating.{self.row}.{'precision' if self.side == 'positive' else 'negative_precision'}"
-        value, low, high = (Number(f"{path}.{end}", "whole") for end in ("value", "low", "high"))
-        return (value, " of the time (", low, " to ", high, ")")
+    @property
+    def threshold(self) -> Template:
+        return self.number("threshold")
+
+    @property
+    def precision(self) -> str:
+        return f"operating.{self.row}.{'precision' if self.side == 'positive' else 'negative_precision'}"
 
 
 def tail_of(result: AuditResult, side: str, confidence: float, least: float = NOTABLE) -> Tail | None:
@@ -118,7 +123,7 @@ def tail_of(result: AuditResult, side: str, confidence: float, least: float = NO
             share = rate if yes else 1 - rate
             right = point.precision if yes else point.negative_precision
             if share >= least and right.has_interval and 2 * right.half_width <= WIDEST:
-                return Tail(side=side, confidence=confidence, share=share, right=right, row=row)
+                return Tail(side=side, share=share, right=right, row=row)
     return None
 
 
@@ -131,72 +136,46 @@ def quoted_tail(result: AuditResult) -> Tail | None:
     return None
 
 
-def _quote_tail(result: AuditResult) -> Sentence | None:
-    if (tail := quoted_tail(result)) is None:
-        return None
-    begin = f"When it says “{word(result, tail.side)}” with at least "
-    middle = " confidence, as it does for "
-    if result.answers:
-        begin, middle = "When it is at least ", " confident in its answer, as it is for "
-    right = (" of the questions, it is right ", *tail.quoted())
-    return (begin, tail.number("threshold"), middle, tail.number("positive_rate.value"), *right, ".")
-
-
-def _quote_all(result: AuditResult) -> Sentence | None:
-    if result.accuracy.value is None or result.overconfidence.value is None:
-        return None
-    interval = " ({accuracy.low:whole} to {accuracy.high:whole})" if result.accuracy.has_interval else ""
-    return sentence(
-        f"It is right {{accuracy.value:whole}} of the time{interval}, and {{mean}} confident on average.",
-        mean=Number("accuracy.value+overconfidence.value", "whole"),
-    )
-
-
 # The verdict
 
 
-def _verdict(result: AuditResult) -> Sentence | None:
+def _verdict(result: AuditResult) -> Template | None:
     over, p = result.overconfidence, result.calibrated_pvalue
     if not over.has_interval:
         return None
     if result.direction != "undecided":
         where = _where(result, over=result.direction == "overconfident")
-        return (f"It is {result.direction}", *(where or (" overall",)), ".")
+        return f"It is {result.direction} {where or 'overall'}."
     if p is not None and p < ALPHA:
         lean = result.leaning
         if lean.has_interval and 0 not in lean:
             side = "positive" if (lean.low or 0.0) > 0 else "negative"
-            return (f"It leans towards “{word(result, side)}” more than the labels do.",)
-        return ("It is not calibrated, but neither over- nor underconfident overall.",)
+            return f"It leans towards “{_SAID[side]}” more than the labels do."
+        return "It is not calibrated, but neither over- nor underconfident overall."
     if result.ece.high is None:
         return None
-    return sentence(
+    return (
         "Chance alone could produce this error in a perfectly calibrated model; the true error may be as "
         "large as {ece.high}."
     )
 
 
-def _where(result: AuditResult, *, over: bool) -> Sentence:
+def _where(result: AuditResult, *, over: bool) -> Template:
+    """The confidences that are off; empty if the curve shows none."""
     if result.curve is None or result.curve.low is None or result.curve.high is None:
-        return ()
+        return ""
     if result.answers:
         least = least_confidence(result)
         run = _clear_run(result.curve, "positive", over, least)
-        if run is None:
-            return ()
-        return (" in answers ", *_extent(result.curve, run, flipped=False, bottom=least))
-    places: list[Sentence] = []
+        return "" if run is None else f"in answers {_extent(result.curve, run, flipped=False, bottom=least)}"
+    places = []
     for side in _sides(result):
         if (run := _clear_run(result.curve, side, over)) is not None:
-            places.append(
-                (f"“{word(result, side)}” ", *_extent(result.curve, run, flipped=side == "negative"))
-            )
+            places.append(f"“{_SAID[side]}” {_extent(result.curve, run, flipped=side == 'negative')}")
         elif over and (end := tail_of(result, side, END)) is not None and (end.right.high or 1.0) < END:
             # the curve cannot show such a short stretch, but many answers may lie there
-            places.append((f"“{word(result, side)}” with at least ", end.number("threshold"), " confidence"))
-    if not places:
-        return ()
-    return (" when it says ", *(places[0] if len(places) == 1 else (*places[0], ", and ", *places[1])))
+            places.append(f"“{_SAID[side]}” with at least {end.threshold} confidence")
+    return f"when it says {', and '.join(places)}" if places else ""
 
 
 def _clear_run(curve: Curve, side: str, over: bool, least: float = 0.5) -> tuple[int, int] | None:
@@ -218,16 +197,14 @@ def _clear_run(curve: Curve, side: str, over: bool, least: float = 0.5) -> tuple
     return (longest[0], longest[-1]) if long else None
 
 
-def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool, bottom: float = 0.5) -> Sentence:
-    first, last = run
-    flip = "1-" if flipped else ""
+def _extent(curve: Curve, run: tuple[int, int], *, flipped: bool, bottom: float = 0.5) -> Template:
     lowest, highest = (abs(flipped - curve.f[place]) for place in run)
-    begin, end = Number(f"{flip}curve.f.{first}", "whole"), Number(f"{flip}curve.f.{last}", "whole")
+    begin, end = (f"{{{'1-' if flipped else ''}curve.f.{place}:whole}}" for place in run)
     if highest >= TOP:
-        return ("with over ", begin, " confidence") if lowest > bottom + NEAR else ("at any confidence",)
+        return f"with over {begin} confidence" if lowest > bottom + NEAR else "at any confidence"
     if lowest <= bottom + NEAR:
-        return ("with up to ", end, " confidence")
-    return ("with ", begin, " to ", end, " confidence")
+        return f"with up to {end} confidence"
+    return f"with {begin} to {end} confidence"
 
 
 # The steadiness of the endpoint

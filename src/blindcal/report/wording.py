@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from markupsafe import Markup
@@ -21,18 +21,11 @@ from blindcal.evidence import FEW_GROUPS
 from blindcal.records import Estimate, level_percent
 from blindcal.results.result import AnswerCounts, AuditResult
 from blindcal.results.watch_result import WatchResult
+from blindcal.text import visible
 
 UNKNOWN = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 _PLAIN = math.log(1e6)  # evidence above this is written as a power of ten
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A number to show: its path, and its format in `FORMS`."""
-
-    path: str
-    form: str = "percent"
 
 
 def percent(value: float) -> str:
@@ -148,25 +141,22 @@ class Numbers:
     def estimate(self, path: str, form: str = "percent") -> Markup:
         return (self.show(f"{path}.value", form) + Markup(" ") + self.between(path, form)).strip()
 
-
-Piece: TypeAlias = str | Number
-Sentence: TypeAlias = tuple[Piece, ...]
+    def sentence(self, template: str, **words: str) -> Markup:
+        """Fill a template: ``{name}`` is one of ``words``, any other ``{path:form}`` is a number."""
+        filled = Markup()
+        for text, path, form, _ in Formatter().parse(template):
+            filled += text
+            if path in words:
+                filled += visible(words[path])
+            elif path is not None:
+                filled += self.show(path, form or "percent")
+        return filled
 
 
 def word(result: AuditResult, side: str) -> str:
     """The answer word of a side, from the settings or else the targets."""
     tokens = result.targets.positive if side == "positive" else result.targets.negative
     return str(result.settings.get(side) or (tokens[0].text.strip() if tokens else side))
-
-
-def sentence(template: str, **pieces: Piece) -> Sentence:
-    """Split a template: ``{name}`` is one of ``pieces``, any other ``{path:form}`` is a number."""
-    parts: list[Piece] = []
-    for text, path, form, _ in Formatter().parse(template):
-        parts.append(text)
-        if path is not None:
-            parts.append(pieces[path] if path in pieces else Number(path, form or "percent"))
-    return tuple(parts)
 
 
 def item_count(counts: AnswerCounts) -> str:
@@ -180,13 +170,10 @@ def few_groups(result: AuditResult) -> bool:
     return groups is not None and groups < FEW_GROUPS and result.ece.has_interval
 
 
-def valid_answers(result: AuditResult) -> Number:
+def valid_answers(result: AuditResult) -> str:
+    """The path of the number of valid answers."""
     each = "+".join(f"counts.each.{k}" for k in range(len(result.counts.each)))
-    return Number(each or "counts.positive+counts.negative", "count")
-
-
-def all_answers(result: AuditResult) -> Number:
-    return Number(f"{valid_answers(result).path}+counts.invalid", "count")
+    return each or "counts.positive+counts.negative"
 
 
 def one_label(result: AuditResult) -> str | None:
