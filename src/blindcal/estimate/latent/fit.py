@@ -141,7 +141,7 @@ class LatentFit:
             bins=self.bins,
             ece_if_invalid=share_around(self._ece, self.invalid_bound),
             overconfidence=self.overconfidence,
-            leaning=self.leaning,
+            leaning=NOTHING if self._given else self.leaning,  # then no answer is the positive one
             accuracy=self.accuracy,
         )
         if brief:
@@ -194,6 +194,8 @@ class LatentFit:
     @property
     def overconfidence(self) -> Estimate:
         """Mean confidence in the given answer minus the share of correct answers."""
+        if self._given:
+            return self.leaning
         return self._scalar(lambda tables: of.gaps(tables, 2) @ OVERCONFIDENCE, least=-0.5)
 
     @property
@@ -235,9 +237,8 @@ class LatentFit:
 
     # -- discrimination and scores ---------------------------------------------------------------
 
-    @staticmethod
-    def accuracy_of(tables: FloatArray) -> FloatArray:
-        return of.accuracy(tables)
+    def accuracy_of(self, tables: FloatArray) -> FloatArray:
+        return of.prevalence(tables) if self._given else of.accuracy(tables)
 
     @property
     def accuracy(self) -> Estimate:
@@ -439,25 +440,14 @@ class LatentFit:
         return float(np.abs(self.gaps).sum())
 
     @property
+    def _given(self) -> bool:
+        """Whether the label says that the given answer is right, and f is the confidence in it."""
+        return self.problem.given is not None
+
+    @property
     def _has_both_labels(self) -> bool:
         return np.unique(self.patterns.labels).size == 2
 
     def _need_both_labels(self, what: str) -> None:
         if not self._has_both_labels:
             raise NotIdentifiedError(f"{what}: needs items of both labels, and all items here have one")
-
-
-class GivenFit(LatentFit):
-    """A fit in which the label is whether the given answer is right, and f the confidence in it."""
-
-    @staticmethod
-    def accuracy_of(tables: FloatArray) -> FloatArray:
-        return of.prevalence(tables)
-
-    @property
-    def overconfidence(self) -> Estimate:
-        return self.leaning
-
-    def findings(self, *, brief: bool = False) -> Findings:
-        """Everything that a result shows, without ``leaning``: no answer is the positive one."""
-        return replace(super().findings(brief=brief), leaning=NOTHING)

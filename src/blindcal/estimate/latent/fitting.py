@@ -22,7 +22,7 @@ from blindcal.estimate import checks
 from blindcal.estimate import grid as of
 from blindcal.estimate.checks import ArrayLike
 from blindcal.estimate.grid import CELLS, HALF, MID_S
-from blindcal.estimate.latent.fit import GivenFit, LatentFit
+from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.intervals import Alternative, Resampling, incidence, of_units, resampled_tables
 from blindcal.estimate.latent.model import fit_ensemble, working_mode
 from blindcal.estimate.problem import Excess, ExcessPosterior, NoisePosterior, Problem
@@ -143,8 +143,7 @@ def _fit(problem: Problem, noise: Noise, bins: int, level: float, resamples: int
         otherwise = patterns.on(axis_of(problem, other))
         alternatives.append(Alternative(otherwise, fit_ensemble(otherwise), share))
     units = None if problem.units is None else np.unique(problem.units[problem.items], return_inverse=True)[1]
-    kind = LatentFit if problem.given is None else GivenFit
-    return kind(
+    return LatentFit(
         patterns=patterns,
         ensemble=ensemble,
         resampling=Resampling(patterns, ensemble, resamples, seed, units, tuple(alternatives)),
