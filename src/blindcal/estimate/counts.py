@@ -110,13 +110,7 @@ class Counts:
         return int(self.count[self.pattern].sum())
 
     def latent(
-        self,
-        *,
-        jitter: float = 0.0,
-        bins: int = 5,
-        level: float = 0.95,
-        resamples: int = 1000,
-        seed: int = 0,
+        self, *, jitter: float = 0.0, bins: int = 5, level: float = 0.95, resamples: int = 1000, seed: int = 0
     ) -> LatentFit:
         """Fit as ``blindcal.latent`` fits the single answers, identical to the last digit.
 

@@ -57,9 +57,7 @@ from blindcal.estimate.latent.operating import (
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.estimate.uncertainty import (
-    unseen_share,
-)
+from blindcal.estimate.uncertainty import unseen_share
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
 
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
