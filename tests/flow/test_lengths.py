@@ -26,7 +26,8 @@ from governed import hurried
 
 PRICES = Prices(1000.0, 3000.0)
 QUESTION = TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, "No"),)))
-#: Texts of very different tokens a byte: English, digits, another script, an emoji; and how long each is.
+BYTES_PER_TOKEN = {"p": 5.0, "1": 2.0, "是": 1.5, "🦜": 1.0}
+#: Texts of very different tokens per byte: English, digits, another script, an emoji; and how long each is.
 texts = st.lists(
     st.tuples(st.sampled_from(["plain words ", "1234567", "是吗", "🦜"]), st.integers(1, 60)),
     min_size=1,
@@ -38,29 +39,23 @@ concurrency = st.sampled_from([1, 2, 8, 64])
 
 @dataclass
 class Billing:
-    """An endpoint that bills a token for so many bytes of each kind of text, at most one a byte."""
+    """An endpoint that bills tokens of different lengths, at most one per byte."""
 
     paid: Usage = field(default_factory=Usage)
 
     async def ask(self, request: Request) -> Reply:
         await asyncio.sleep(0)
-        size = bytes_of(request)
-        a_token = {"p": 5.0, "1": 2.0, "是": 1.5, "🦜": 1.0}[request.messages[0].content[0]]
-        reply = Reply("Yes", prompt_tokens=7 + round(size / a_token), completion_tokens=request.max_tokens)
-        self.paid += Usage(
-            queries=1,
-            attempts=1,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-        )
-        return reply
+        prompt = 7 + round(bytes_of(request) / BYTES_PER_TOKEN[request.messages[0].content[0]])
+        answer = request.max_tokens
+        self.paid += Usage(queries=1, attempts=1, prompt_tokens=prompt, completion_tokens=answer)
+        return Reply("Yes", prompt_tokens=prompt, completion_tokens=answer)
 
     async def close(self) -> None:
         pass
 
 
-def prompts(kinds: list[tuple[str, int]]) -> list[tuple[Message, ...]]:
-    return [(Message("user", text * times),) for text, times in kinds]
+def messages(text: tuple[str, int]) -> tuple[Message, ...]:
+    return (Message("user", text[0] * text[1]),)
 
 
 @settings(max_examples=40, deadline=None)
@@ -68,36 +63,34 @@ def prompts(kinds: list[tuple[str, int]]) -> list[tuple[Message, ...]]:
 def test_a_run_never_costs_more(kinds: list[tuple[str, int]], money: float, concurrency: int) -> None:
     """Where the next query might pass the sum none goes out, and what is left is less than it might cost."""
     endpoint = Billing()
-    items = [Item(f"q{k}", k % 2, messages) for k, messages in enumerate(prompts(kinds))]
-    limits = Limits(concurrency=concurrency, max_cost=money)
+    items = [Item(f"q{k}", k % 2, messages(text)) for k, text in enumerate(kinds)]
+    context = RunContext(limits=Limits(concurrency=concurrency, max_cost=money), prices=PRICES)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         store.begin({}, items)
         job = Job(items=items, question=QUESTION, store=store)
-        governor = Governor(endpoint, RunContext(limits=limits, prices=PRICES), store)
+        governor = Governor(endpoint, context, store)
         outcome = asyncio.run(ask_design(SampledDesign(len(items), 2, (1.0,), 0), job, governor))
     assert PRICES.cost(endpoint.paid) <= money
     assert outcome.usage.prompt_tokens == endpoint.paid.prompt_tokens
     if outcome.stopped:
         longest = max(bytes_of(Request(item.messages)) for item in items)
-        tokens = max(4 * longest + 28, 2 * (longest + 7))
-        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(
-            Usage(queries=1, attempts=1, prompt_tokens=tokens, completion_tokens=1)
-        )
+        most = Usage(prompt_tokens=max(4 * longest + 28, 2 * (longest + 7)), completion_tokens=1)
+        assert money - PRICES.cost(endpoint.paid) < PRICES.cost(most)
 
 
 @settings(max_examples=40, deadline=None)
 @given(texts, money, concurrency)
 def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, concurrency: int) -> None:
     """Queries of any length go out together: either all are answered, or the sum is said to be too low."""
-    endpoint, asked = Billing(), [Request(messages, max_tokens=3) for messages in prompts(kinds)]
+    endpoint, asked = Billing(), [Request(messages(text), max_tokens=3) for text in kinds]
+    context = RunContext(limits=Limits(concurrency=concurrency, max_cost=money), prices=PRICES)
 
     async def ask_all(store: Store) -> bool:
-        limits = Limits(concurrency=concurrency, max_cost=money)
-        governor = Governor(endpoint, RunContext(limits=limits, prices=PRICES), store)
+        governor = Governor(endpoint, context, store)
         probe = GovernedEndpoint(governor, store)
         replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
         refused = [reply for reply in replies if not isinstance(reply, Reply)]
-        assert all(isinstance(one, InputError) for one in refused)
+        assert all(isinstance(error, InputError) for error in refused)
         assert governor.paid == endpoint.paid
         return not refused
 
@@ -110,12 +103,8 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
 def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Path) -> None:
     """An item refused in the probe is not asked again after an interruption; replies in vain are paid for."""
     refused, empty = ReplyError("content filter", status=400), ReplyError("no choices", billed=(9, 1, 0))
-    said: list[Reply | EndpointError] = [
-        refused,
-        empty,
-        RetryableError("cut short", billed=(9, 1, 0)),
-        Reply("Yes", prompt_tokens=9, completion_tokens=1),
-    ]
+    cut_short = RetryableError("cut short", billed=(9, 1, 0))
+    replies = [refused, empty, cut_short, Reply("Yes", prompt_tokens=9, completion_tokens=1)]
     asked = [Request((Message("user", text),)) for text in "abc"]
 
     class Moody:
@@ -123,38 +112,32 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
 
         async def ask(self, _: Request) -> Reply:
             self.calls += 1
-            found = said[self.calls - 1]
-            if isinstance(found, EndpointError):
-                raise found
-            return found
+            reply = replies[self.calls - 1]
+            if isinstance(reply, EndpointError):
+                raise reply
+            assert isinstance(reply, Reply)
+            return reply
 
         async def close(self) -> None:
             pass
 
-    async def probe_twice(store: Store) -> list[Usage]:
-        paid = []
-        for _ in range(2):
-            governor = hurried(endpoint, store=store, max_queries=3)
-            probe = GovernedEndpoint(governor, store)
-            for request, error in ((asked[0], refused), (asked[1], empty)):
-                with pytest.raises(ReplyError, match=str(error)):
-                    await probe.ask(request)
-            assert (await probe.ask(asked[2])).text == "Yes"
-            with pytest.raises(InputError, match="max_queries=3 does not pay for the probe"):
-                await probe.ask(asked[2])
-            paid.append(governor.paid)
-        return paid
+    async def probe(store: Store) -> Usage:
+        governor = hurried(endpoint, store=store, max_queries=3)
+        probe = GovernedEndpoint(governor, store)
+        for request, error in ((asked[0], refused), (asked[1], empty)):
+            with pytest.raises(ReplyError, match=str(error)):
+                await probe.ask(request)
+        assert (await probe.ask(asked[2])).text == "Yes"
+        with pytest.raises(InputError, match="max_queries=3 does not pay for the probe"):
+            await probe.ask(asked[2])
+        return governor.paid
 
     endpoint = Moody()
+    expected = Usage(queries=2, attempts=4, prompt_tokens=27, completion_tokens=3, wasted=1)
     with Store.open(tmp_path / "run.sqlite") as store:
-        first, second = asyncio.run(probe_twice(store))
-        assert (
-            store.usage()
-            == first
-            == second
-            == Usage(queries=2, attempts=4, prompt_tokens=27, completion_tokens=3, wasted=1)
-        )
-    assert endpoint.calls == len(said)
+        for _ in range(2):
+            assert asyncio.run(probe(store)) == expected == store.usage()
+    assert endpoint.calls == len(replies)
 
 
 @pytest.mark.parametrize("tokens", [0, 30])

@@ -1,4 +1,4 @@
-"""Intervals for sums of absolute values, and tails of quadratic forms, against exact answers."""
+"""Intervals and p-values against exact answers, and what one noisy answer per item leaves open."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
+from scipy.special import expit, logit
 from scipy.stats import binomtest, kstest, norm
 
+from blindcal import latent
+from blindcal.estimate.latent.intervals import error_bounds
+from blindcal.estimate.readings import count_patterns
+from blindcal.estimate.truth import binned_ece
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,
     beyond,
@@ -18,7 +23,7 @@ from blindcal.estimate.uncertainty import (
     quadratic_pvalue,
     unseen_draws,
 )
-from blindcal.records import Estimate
+from blindcal.records import AnswerTable, Estimate, FloatArray, IntArray
 
 # the midpoints of 20,000 equal slices of a standard normal: draws without Monte Carlo error
 DRAWS = norm.ppf((np.arange(20_000) + 0.5) / 20_000)
@@ -172,3 +177,73 @@ def test_a_far_interval_is_that_of_a_normal_distribution() -> None:
     assert (wide.low, wide.high) == pytest.approx((0.1, widened.high))
     assert beyond(Estimate(0.01, 0.0, 0.2, 0.95), Estimate(0.01, 0.0, 0.21, 0.99), least=0.0).low == 0.0
     assert beyond(Estimate(0.3), Estimate(0.3)) == Estimate(0.3)
+
+
+# -- one noisy answer per item -----------------------------------------------------------------------
+
+N = 4000
+
+
+def asked(labels: IntArray, f: FloatArray, rng: np.random.Generator, temperature: float = 1.0) -> IntArray:
+    """One answer per item, drawn at a temperature."""
+    return np.asarray(rng.random(labels.size) < expit(logit(f) / temperature)).astype(np.int64)
+
+
+def bounds_of(
+    labels: IntArray, answers: IntArray, temperature: float | FloatArray = 1.0, level: float = 0.95
+) -> tuple[float, float] | None:
+    n = labels.size
+    heats = np.broadcast_to(np.asarray(temperature, float), answers.shape)
+    items = np.arange(answers.size) * n // answers.size
+    patterns = count_patterns(labels, AnswerTable(items, np.zeros(answers.size), heats, answers))
+    return error_bounds(patterns, level, n)
+
+
+def test_at_one_the_bounds_are_two_shares() -> None:
+    """Between the difference of the shares of yes, and the share of answers that differ from the label."""
+    rng = np.random.default_rng(0)
+    f = rng.beta(2, 1, N)
+    labels = (rng.random(N) < f**2).astype(np.int64)
+    answers = asked(labels, f, rng)
+    shares = abs(answers.mean() - labels.mean()), np.mean(answers != labels)
+    # chance left out; a cell is 1/480 wide
+    assert bounds_of(labels, answers, level=1e-9) == pytest.approx(shares, abs=2e-3)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_models_that_answer_alike_are_all_inside(temperature: float) -> None:
+    """A model that wavers and one that is sure give the same answers, and each may be the one.
+
+    At T = 1 their answers are the same in law, and their errors the two ends: 0 and 1/2. Chance puts an
+    end outside by its two-sided 5% at the most; seeds 0 to 9, N = 4000.
+    """
+    outside = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 2, N)
+        sure = np.where(rng.random(N) < 0.5, 1e-5, 1 - 1e-5)
+        for f in (np.full(N, 0.5), sure, rng.beta(0.5, 0.5, N)):
+            bounds = bounds_of(labels, asked(labels, f, rng, temperature), temperature)
+            assert bounds is not None
+            outside += not bounds[0] - 0.005 <= float(binned_ece(labels, f, 5).ece) <= bounds[1] + 0.005
+    assert outside <= 5  # of 30; more than five would have a chance of 0.003 at 5% each
+
+
+def test_the_interval_of_a_fit_is_as_wide() -> None:
+    """One draw per item cannot tell a sure model from a wavering one, and the interval says so."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 2, N)
+    f = np.where(rng.random(N) < 0.5, 1e-5, 1 - 1e-5)
+    fit = latent(labels, np.zeros(N), asked(labels, f, rng), np.ones(N), resamples=50)
+    assert float(binned_ece(labels, f, 5).ece) in fit.ece
+    assert 0.0 in fit.ece
+
+
+def test_other_questions_tell_more() -> None:
+    """Thresholds, two temperatures or two draws per item are left to the likelihood."""
+    rng = np.random.default_rng(4)
+    labels, f = rng.integers(0, 2, 200), rng.random(200)
+    answers = asked(labels, f, rng)
+    assert bounds_of(labels, answers, 0.0) is None
+    assert bounds_of(labels, answers, np.where(np.arange(200) < 100, 1.0, 2.0)) is None
+    assert bounds_of(labels[:100], answers) is None
