@@ -199,10 +199,10 @@ def instruct(messages: tuple[Message, ...], words: tuple[str, ...], instruction:
     return (*messages[:-1], replace(last, content=f"{asked}\n{instruction}"))
 
 
+# A last line that only introduces the answer, as in multiple-choice prompts.
 _WAITING = re.compile(
     r"^[ \t]*(?:the\s+)?(?:correct\s+)?answer(?:\s+is)?\s*:?\s*\Z", re.IGNORECASE | re.MULTILINE
 )
-"""A last line that only introduces the answer, as in multiple-choice prompts."""
 
 
 def _plea(words: tuple[str, ...]) -> re.Pattern[str]:
@@ -307,12 +307,8 @@ def parse_verbalized(
     if not isinstance(answer, bool):
         refused = answer == "no answer" and REFUSAL.search(text) is not None
         return Verbalized(None, "refusal" if refused else answer)
-    confidence = _confidence(text)
-    if confidence is None:
-        return Verbalized(None, "no confidence")
-    if not 0.5 <= confidence <= 1:
-        return Verbalized(None, "confidence out of range")
-    return Verbalized(confidence if answer else 1 - confidence)
+    stated = _stated(text, least=0.5)
+    return stated if answer or stated.p is None else Verbalized(1 - stated.p)
 
 
 def parse_stated_choice(text: str, answers: Sequence[str]) -> Verbalized:
@@ -328,46 +324,41 @@ def parse_stated_choice(text: str, answers: Sequence[str]) -> Verbalized:
     read = parse_free_text(text, answers)
     if read.answer is None:
         return Verbalized(None, read.reason)
+    stated = _stated(text, least=0.0)
+    return stated if stated.p is None else replace(stated, answer=read.answer)
+
+
+def _stated(text: str, least: float) -> Verbalized:
     confidence = _confidence(text)
     if confidence is None:
         return Verbalized(None, "no confidence")
-    if not 0 <= confidence <= 1:
-        return Verbalized(None, "confidence out of range")
-    return Verbalized(confidence, answer=read.answer)
+    return Verbalized(confidence) if least <= confidence <= 1 else Verbalized(None, "confidence out of range")
 
 
 def _answer(text: str, positive: Sequence[str], negative: Sequence[str]) -> bool | StatedReason:
-    places = []
-    for side, words in ((True, positive), (False, negative)):
-        for word in words:
-            matches = re.finditer(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE)
-            places += [(match.start(), side) for match in matches]
+    yes, no = ("|".join(re.escape(word.strip()) for word in words) for words in (positive, negative))
+    places = [
+        (match.start(), side)
+        for side, words in ((True, yes), (False, no))
+        for match in re.finditer(rf"(?<!\w)(?:{words})(?!\w)", text, re.IGNORECASE)
+    ]
     if not places:
         return "no answer"
-    first = min(places)
-    either = re.search(
-        rf"(?<!\w)(?:{'|'.join(re.escape(w.strip()) for w in positive)})\s*(?:/|or|and)\s*"
-        rf"(?:{'|'.join(re.escape(w.strip()) for w in negative)})(?!\w)",
-        text,
-        re.IGNORECASE,
-    )
-    if either and either.start() == first[0]:  # "True or False?" repeats the question
-        after = [place for place in places if place[0] >= either.end()]
+    start, first = min(places)
+    both = re.search(rf"(?<!\w)(?:{yes})\s*(?:/|or|and)\s*(?:{no})(?!\w)", text, re.IGNORECASE)
+    if both and both.start() == start:  # "True or False?" repeats the question
+        after = [place for place in places if place[0] >= both.end()]
         return min(after)[1] if after else "both answers"
-    return first[1]
+    return first
 
 
 def _confidence(text: str) -> float | None:
-    percent = _PERCENT.search(text)
-    if percent:
+    if percent := _PERCENT.search(text):
         return _number(percent[1]) / 100
-    out_of = _OUT_OF.search(text)
-    if out_of:
+    if out_of := _OUT_OF.search(text):
         return _number(out_of[1]) / float(out_of[2])
-    named = _NAMED.search(text)
     short = len(text.split()) <= _FEW
-    number = named or (_BARE.search(text) if short else None)
-    if number:
+    if number := _NAMED.search(text) or (_BARE.search(text) if short else None):
         value = _number(number[1])
         return value if value <= 1 else value / 100
     if not short:

@@ -12,11 +12,10 @@ import contextlib
 import errno
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
-from typing import Literal
 from urllib.request import getproxies, proxy_bypass
 
 from pyreqwest.client import Client, ClientBuilder
@@ -28,23 +27,13 @@ from blindcal.endpoints.address import authority, is_loopback, web_url
 from blindcal.errors import EndpointError, FatalError, RetryableError
 from blindcal.text import printable
 
-Fate = Literal["retry", "fatal", "address"]
-"""An "address" failure is fatal until the endpoint has answered once; after that it is an outage."""
-
-# Keyed by pyreqwest's class names; the nearest ancestor counts. A test fails if only the root covers one.
-FATES: dict[str, Fate] = {
-    **dict.fromkeys(("PyreqwestError", "RequestTimeoutError", "NetworkError", "DecodeError"), "retry"),
-    **dict.fromkeys(("ClientClosedError", "RequestPanicError", "StatusError"), "retry"),
-    **dict.fromkeys(("RedirectError", "BuilderError", "ValueError"), "fatal"),
-}
-# pyreqwest's errors quote URLs or replies, which may hold a secret: these texts replace them.
-_BAD_URL = "the URL of the endpoint or of the proxy is not valid"
+# By pyreqwest's class names, of which the nearest ancestor counts. Its own texts quote URLs or replies, which
+# may hold a secret.
 _REASONS = {
     "DecodeError": "the reply is not valid HTTP, breaks off, or cannot be unpacked",
     "ReadError": "the reply breaks off",
     "NetworkError": "the server disconnected",
-    "BuilderError": _BAD_URL,
-    "ValueError": _BAD_URL,
+    **dict.fromkeys(("BuilderError", "ValueError"), "the URL of the endpoint or of the proxy is not valid"),
 }
 _CONNECTING = "client error (Connect)"
 _OS_ERROR = re.compile(r"\A(.*) \(os error (\d+)\)\Z", re.DOTALL)
@@ -155,23 +144,18 @@ def from_exception(error: Exception, authority: str, *, reached: bool) -> Endpoi
     if isinstance(error, TimeoutError):
         return RetryableError(f"no reply from {authority} in time")
     kinds = [kind.__name__ for kind in type(error).__mro__]
+    passing = isinstance(error, PyreqwestError) and {"RedirectError", "BuilderError"}.isdisjoint(kinds)
+    unreached = False
+    reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), kinds[0])
     if _CONNECTING in causes:
-        fate, reason = _while_connecting(causes)
-    else:
-        fate = next(FATES[kind] for kind in kinds if kind in FATES)
-        reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), kinds[0])
+        reason = causes[-1].removeprefix("failed to lookup address information: ")
+        unreached = "dns error" in causes or system is not None or reason == "tls handshake eof"
+        passing = unreached
+        if reason.startswith("tunnel error"):
+            reason = "the proxy refuses the connection"
     what = f"{authority}: {printable(system[1] if system else reason)}"
-    if fate == "retry" or (fate == "address" and reached):
-        return RetryableError(f"the connection failed: {what}")
-    if fate == "address":
+    if not passing:
+        return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")
+    if unreached and not reached:  # once the endpoint has answered, it is an outage
         return FatalError(f"cannot reach {what}: check the base URL, and that the server runs")
-    return FatalError(f"cannot talk to {what}: check the base URL, its certificate and any proxy")
-
-
-def _while_connecting(causes: Sequence[str]) -> tuple[Fate, str]:
-    last = causes[-1]
-    if "dns error" in causes:
-        return "address", last.removeprefix("failed to lookup address information: ")
-    if _OS_ERROR.match(last) or last == "tls handshake eof":
-        return "address", last
-    return "fatal", "the proxy refuses the connection" if last.startswith("tunnel error") else last
+    return RetryableError(f"the connection failed: {what}")
