@@ -306,8 +306,6 @@ def _cause(log: str, code: int, path: Path, settings: ServerSettings) -> str:
     ):
         size = f"a context of {settings.context} tokens"
         return f"not enough memory for {path.name} with {size}: try a smaller one"
-    if "couldn't bind" in log:
-        return f"port {settings.port} was taken by another program: choose another, or 0 for any free one"
     if reason := re.search(r"error loading model: (.+)", log):
         return f"{path} cannot be loaded: {reason[1].strip()}"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
@@ -336,17 +334,14 @@ def _main(path: str, settings: ServerSettings) -> None:
     params.ui = False
     params.verbosity = 2
     params.n_threads_http = 64  # each kept-alive connection holds one
-    threads = settings.threads or _cores()
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    threads = settings.threads or len(own)
     params.cpuparams.n_threads = threads
     params.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(params)
     print(server.listening_address, file=answer, flush=True)
     sys.stdin.buffer.read()
     os._exit(0)  # the server's own shutdown can hang if it comes early, and there is nothing to save
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -70,15 +70,11 @@ async def candidates(
         encoded = await encode(text)
         if len(encoded) == 1:
             tokens.setdefault(encoded[0], Token(int(encoded[0]), text))
-    if not tokens and choice:
-        raise UnfitError(
-            f"the answer {printable(word)!r} is not one token of this model in any spelling",
-            remedy=LETTERS,
-            options=LETTER_OPTIONS,
-        )
     if not tokens:
         raise UnfitError(
-            f"no spelling of {printable(word)!r} is one token of this model: use a shorter, commoner word"
+            f"the answer {printable(word)!r} is not one token of this model in any spelling",
+            remedy=LETTERS if choice else "use a shorter, commoner word",
+            options=LETTER_OPTIONS if choice else {},
         )
     return tuple(tokens.values())
 
@@ -87,11 +83,9 @@ async def candidates_of(
     words: Sequence[str], encode: Encoder, ids: Sequence[Sequence[int]] = ()
 ) -> list[tuple[Token, ...]]:
     """The candidates for each answer word; ``ids`` may name those of two words."""
-    several = len(words) > 2
-    given = [() for _ in words] if several or not ids else ids
-    return [
-        await candidates(word, encode, own, choice=several) for word, own in zip(words, given, strict=True)
-    ]
+    if len(words) > 2:
+        return [await candidates(word, encode, choice=True) for word in words]
+    return [await candidates(word, encode, own) for word, own in zip(words, ids or ((), ()), strict=True)]
 
 
 async def choose(
@@ -140,12 +134,11 @@ def one_spelling(answers: Sequence[Sequence[Token]], votes: Mapping[str, int]) -
     shared = set.intersection(*({_style(token.text) for token in side} for side in answers))
     given = [_style(token.text) for token in answers[0]]  # the given spelling first
     common = max((style for style in given if style in shared), key=lambda style: styles[style], default=None)
-    return targets_of(
-        [
-            [max(side, key=lambda token: (_style(token.text) == common, votes.get(token.text, 0)))]
-            for side in answers
-        ]
-    )
+
+    def preference(token: Token) -> tuple[bool, int]:
+        return _style(token.text) == common, votes.get(token.text, 0)
+
+    return targets_of([[max(side, key=preference)] for side in answers])
 
 
 def check_clashes(answers: Sequence[Sequence[Token]]) -> None:
@@ -193,8 +186,9 @@ def _doubt(unsure: str, replies: Sequence[Sequence[str]]) -> str:
 
 
 async def _forced(endpoint: Endpoint, item: Item, side: Sequence[Token]) -> str:
+    request = Request(item.messages, {token.id: PILOT_BIAS for token in side})
     try:
-        return (await endpoint.ask(Request(item.messages, {token.id: PILOT_BIAS for token in side}))).text
+        return (await endpoint.ask(request)).text
     except (FatalError, ReplyError):
         return ""
 

@@ -28,9 +28,7 @@ class ProbeClient:
         self._endpoint = endpoint
         self.targets = targets
         self._question = TokenQuestion(targets)
-        self.queries = 0
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
+        self.queries = self.prompt_tokens = self.completion_tokens = 0
         self.longest = 0  # tokens of the longest reply
         self.compared = 0  # greedy comparisons of two answers
         self.outside = 0  # those answered with neither

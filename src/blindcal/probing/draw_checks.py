@@ -109,8 +109,8 @@ class DrawChecks:
             return self.find(asked, "bad", f"no: {error}", "temperature is not accepted")
         likeliest = evidence.likeliest
         if evidence.refuted:
-            fault = likeliest.fault
-            return self.find(asked, "bad", f"no: {fault}", f"temperature is not honoured ({fault})")
+            trouble = f"temperature is not honoured ({likeliest.fault})"
+            return self.find(asked, "bad", f"no: {likeliest.fault}", trouble)
         if not evidence.proved:
             answer = f"{len(answers)} answers could not show it"
             return self.find(asked, "unknown", answer, "that temperature is honoured could not be shown")

@@ -33,7 +33,7 @@ from blindcal.probing.bias_checks import BiasChecks
 from blindcal.probing.choice_checks import ChoiceChecks
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.draw_checks import DrawChecks, constraint_acts
-from blindcal.probing.findings import QUESTIONS, Finding, Probe, ProbeVerdict
+from blindcal.probing.findings import QUESTIONS, Probe, ProbeVerdict
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
 ITEMS = 6  # number of items whose answers are forced
@@ -86,24 +86,16 @@ async def probe(
     chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS_WITHOUT_BIAS]]
     client = ProbeClient(endpoint, targets, seed if send_seed else None)
     questions = questions or ProbeQuestions((TokenQuestion(targets, biased=False),))
-    return await _Probing(client, chosen, questions, no_ids, offset, limit).run(ways, enough, constrained)
+    draws = DrawChecks(client, chosen, questions.plain[0])
+    bias = BiasChecks(client, draws, chosen[:ITEMS], offset, limit)
+    return await _Probing(client, bias, questions, no_ids).run(ways, enough, constrained)
 
 
 class _Probing:
-    def __init__(
-        self,
-        client: ProbeClient,
-        items: list[Item],
-        questions: ProbeQuestions,
-        no_ids: str,
-        offset: float,
-        limit: float,
-    ) -> None:
+    def __init__(self, client: ProbeClient, bias: BiasChecks, questions: ProbeQuestions, no_ids: str) -> None:
         self.client, self.questions, self.no_ids = client, questions, no_ids
         self.find = client.find
-        self.items = items
-        self.draws = DrawChecks(client, items, questions.plain[0])
-        self.bias = BiasChecks(client, self.draws, items[:ITEMS], offset, limit)
+        self.bias, self.draws = bias, bias.draws
         self.one_token = True  # whether a reply of one token has content
         self.cold: float | None = 0.0  # the temperature of greedy queries, if the endpoint takes one
         self.legible = 0  # greedy answers that could be read
@@ -142,15 +134,14 @@ class _Probing:
         if not shown:
             return "logprobs are hidden"
         if fault := next(filter(None, (fault_in(reply.logprobs) for reply in shown.values())), None):
-            self.client.findings[-1] = Finding(question, "bad", f"no: {fault}")
-            return fault
-        form = make(self.top)
-        total = len(self.bias.items)
+            self.client.withdraw(question)
+            return self.find(question, "bad", f"no: {fault}", fault)
+        form, total = make(self.top), len(self.bias.items)
         read = sum(form.parse(reply).answer != INVALID for reply in shown.values())
         if read < LEGIBLE * total:
             trouble = f"the logprobs of {total - read} of {total} items show no answer word"
-            self.client.findings[-1] = Finding(question, "caution", f"shown, but {trouble}")
-            return trouble
+            self.client.withdraw(question)
+            return self.find(question, "caution", f"shown, but {trouble}", trouble)
         return "" if self.no_ids or self.cold is None else await self.bias.agrees_with_logprobs()
 
     async def _thresholds(self) -> str:
@@ -180,11 +171,8 @@ class _Probing:
         return await self.draws.repeated()
 
     async def _stated(self) -> str:
-        form, question, trouble = (
-            self.questions.stated,
-            "states its confidence",
-            "it does not state its confidence",
-        )
+        form, question = self.questions.stated, "states its confidence"
+        trouble = "it does not state its confidence"
         if form is None:
             return "not tried"
         items = self.bias.items[:STATED]
@@ -203,7 +191,7 @@ class _Probing:
         """Choose a form that is answered, and leave out refused items; returns why no form is answered."""
         for form in self.questions.plain:
             if answered := await self._answered(form):
-                self.draws.items = self.items = answered
+                self.draws.items = answered
                 self.bias.items = answered[:ITEMS]
                 self.draws.question = form
                 self.one_token = form.max_tokens == 1
@@ -216,7 +204,7 @@ class _Probing:
         """The first few items that are answered, then those not tried; empty if none is answered."""
         answered: list[Item] = []
         fatal, self.legible = None, 0
-        untried = iter(self.items)
+        untried = iter(self.draws.items)
         for tried, item in enumerate(untried, 1):
             try:
                 reply = await self._greedy(form, item)
@@ -288,13 +276,11 @@ class _Probing:
                 shown = {}
                 if isinstance(error, UnsupportedError) and error.parameter == "logprobs":
                     break
-        if shown:
-            self.find("logprobs", "good", f"shown, {self.top} at most")
-            for name, reply in shown.items():
-                self._compare_tokens(name, reply.logprobs or {})
-        else:
-            self.top = 0
-            self.find("logprobs", "good", "hidden, as a black box has them")
+        for name, reply in shown.items():
+            self._compare_tokens(name, reply.logprobs or {})
+        self.top = self.top if shown else 0
+        answer = f"shown, {self.top} at most" if shown else "hidden, as a black box has them"
+        self.find("logprobs", "good", answer)
         return shown
 
     def _compare_tokens(self, item: str, logprobs: Mapping[str, float]) -> None:
