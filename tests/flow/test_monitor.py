@@ -15,9 +15,8 @@ from scipy.stats import beta, binom
 
 import blindcal as bc
 from blindcal.errors import InputError
-from blindcal.estimate.streams.alarms import Alarm, AlarmName, MonitorState
+from blindcal.estimate.streams.alarms import RANGES, Alarm, AlarmName, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import CurveClaim, Reference, calibration_cells, question_cells
-from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.monitor import FOR_REFERENCE
 from fitting import asked, fitted

@@ -434,7 +434,7 @@ def test_anchors_are_seldom_wrong_about_a_steady_endpoint(tmp_path: Path) -> Non
         known = await anchors.set_up(items, endpoint)
         answers = await anchors._ask_all(known, range(400), endpoint)
         monitor = Monitor(level=0.05)
-        monitor.expect_anchors(known.up_wrong, known.up_asked, known.down_wrong, known.down_asked)
+        monitor.expect_anchors(*known.seen)
         up, wrong = np.array([[each.up, is_wrong(each)] for each in answers], np.int64).T
         monitor.add_anchors(up, wrong)
         alarm = monitor.state().alarm("endpoint")

@@ -84,43 +84,31 @@ def looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Looks:
     return install
 
 
-def test_one_line_per_look(looks: Looks, reference: Path, tmp_path: Path) -> None:
-    """Standard output has one line per look, with counts and each alarm; messages go elsewhere."""
-    quiet = quiet_result(tmp_path)
-    looks(quiet, replace(quiet, look=8))
-    done = blindcal("watch", "in.jsonl", "--reference", reference)
-    assert done.exit_code == 0, done.output
-    first, second = done.stdout.splitlines()
-    assert first.startswith("2026-11-16 12:30 look 7: 1,500 answers, 1,500 labelled, 28 waiting; endpoint")
-    assert "look 8:" in second
-    assert "calibration quiet (1 of 20)" in first
-    assert re.search(r"^files +watches/.*: .*watch.html$", done.stderr, re.M)
-
-
-def test_an_alarm_says_what_to_do(looks: Looks, reference: Path, alarming: WatchResult) -> None:
-    """Each line names the alarm; what to do is printed once, on standard error; the exit status is 4."""
-    looks(alarming, replace(alarming, look=8, stopped="replies kept failing"))
-    done = blindcal("watch", "in.jsonl", "--reference", reference)
+def test_each_look_is_a_line(looks: Looks, reference: Path, alarming: WatchResult) -> None:
+    """With counts and each alarm; what to do is printed once, on standard error; the exit status is 4."""
+    raised = replace(alarming, look=8)
+    watching = ("watch", "in.jsonl", "--reference", reference)
+    looks(quiet_result(Path("x")), alarming, raised)
+    done = blindcal(*watching)
     assert done.exit_code == 4
     alarm = alarming.state.alarm("calibration")
     assert alarm is not None
     assert alarm.since is not None
-    for line in done.stdout.splitlines():
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith("2026-11-16 12:30 look 7: 1,500 answers, 1,500 labelled, 28 waiting; endpoint")
+    assert "calibration quiet (1 of 20)" in first
+    assert len(lines) == 2
+    assert "look 8:" in lines[1]
+    for line in lines:
         assert f"calibration RAISED since about item {alarm.since + 1:,} (2026-11-14)" in line
     assert done.stderr.count("ALARM calibration: Raised after") == 1
     assert "Certificates from before the change no longer hold." in done.stderr
-    looks(alarming)
-    done = blindcal("watch", "in.jsonl", "--reference", reference, "--quiet")
+    assert re.search(r"^files +watches/.*: .*watch.html$", done.stderr, re.M)
+    done = blindcal(*watching, "--quiet")
     assert (done.exit_code, done.output) == (4, "")
-
-
-def test_json_is_one_result_per_line(looks: Looks, reference: Path, alarming: WatchResult) -> None:
-    """Each line of --json is a whole result."""
-    looks(quiet_result(Path("x")), alarming)
-    done = blindcal("watch", "in.jsonl", "--reference", reference, "--json", "--quiet", "--out", "here")
+    done = blindcal(*watching, "--json", "--quiet", "--out", "here")
     shown = [msgspec.json.decode(line, type=WatchResult) for line in done.stdout.splitlines()]
-    assert shown[1] == replace(alarming, folder="here")
-    assert [result.raised for result in shown] == [False, True]
+    assert shown[2] == replace(raised, folder="here")
     assert done.stderr == ""
 
 
@@ -139,25 +127,18 @@ def test_how_it_ends(looks: Looks, reference: Path, tmp_path: Path) -> None:
         assert len(done.stdout.splitlines()) == 1
 
 
-def test_the_same_command_goes_on(reference: Path, folder: Path) -> None:
-    """With nothing new there is nothing to ask, and the same numbers come out; another level is refused."""
+def test_a_watch_goes_on_and_is_shown(reference: Path, folder: Path, tmp_path: Path) -> None:
+    """With nothing new the numbers stay; status shows the last line, and report writes page and figures."""
     before = WatchResult.load(folder)
     again = ["watch", reference.parent / "stream.jsonl", "--reference", reference, "--out", folder]
     done = blindcal(*again, "--json", "--quiet")
     assert done.exit_code == 0, done.output
     assert msgspec.json.decode(done.stdout, type=WatchResult) == before
     assert (before.answered, before.labelled) == (STREAMED, STREAMED)
-    assert before.window is not None
-    refused = blindcal(*again, "--alpha", 0.01)
-    assert refused.exit_code == 1
-    assert "level" in refusal(refused)
-
-
-def test_status_and_report_know_a_watch(folder: Path, tmp_path: Path) -> None:
-    """Status shows its last line; report writes its page and figures again."""
+    assert "level" in refusal(blindcal(*again, "--alpha", 0.01))
     done = blindcal("status", folder)
     assert done.exit_code == 0, done.output
-    assert f"look       {look_line(WatchResult.load(folder))}" in done.stdout
+    assert f"look       {look_line(before)}" in done.stdout
     assert "method     watches a stream" in done.stdout
     assert "None" not in done.stdout
     status = json.loads(blindcal("status", folder, "--json").stdout)
@@ -180,8 +161,8 @@ def test_a_page_that_cannot_be_written_is_a_warning(reference: Path, folder: Pat
     assert re.search(r"^warning: .*watch.html.*; the next look tries again$", done.stderr, re.M)
 
 
-def test_wrong_command_lines(looks: Looks, reference: Path, tmp_path: Path) -> None:
-    """What does not fit together is an error of one sentence, and nothing is watched."""
+def test_options_reach_the_watch(looks: Looks, reference: Path, tmp_path: Path) -> None:
+    """Options are parameters of the watch; what does not fit together is an error, and nothing is watched."""
     called = looks(quiet_result(tmp_path))
     for arguments, why in (
         ([], "Missing argument 'STREAM'"),
@@ -194,29 +175,16 @@ def test_wrong_command_lines(looks: Looks, reference: Path, tmp_path: Path) -> N
         assert why in refusal(done)
     assert "no such run" in refusal(blindcal("watch", "in.jsonl", "--reference", tmp_path / "nothing"))
     assert called == {}
-
-
-def test_options_reach_the_watch(looks: Looks, reference: Path, tmp_path: Path) -> None:
-    """Every option of the command is a parameter of the watch."""
-    called = looks(quiet_result(tmp_path))
     options = "--rate 0.05 --alpha 0.01 --max-ece 0.1 --every 50 --rpm 90 --force"
     priced = "--max-cost 2 --prices 1,4 --labels l.csv --concurrency 3"
     done = blindcal("watch", "in.jsonl", "--reference", reference, *options.split(), *priced.split())
     assert done.exit_code == 0, done.output
-    wanted = {
-        "rate": 0.05,
-        "level": 0.01,
-        "max_ece": 0.1,
-        "every": 50,
-        "force": True,
-        "follow": False,
-        "labels": Path("l.csv"),
-        "on_alarm": None,
-    }
-    assert {name: called[name] for name in wanted} == wanted
-    limits = called["limits"]
+    limits, prices = called["limits"], called["prices"]
     assert (limits.rpm, limits.concurrency, limits.max_cost) == (90, 3, 2)
-    assert (called["prices"].input, called["prices"].output) == (1.0, 4.0)
+    assert (prices.input, prices.output) == (1.0, 4.0)
+    numbers = {"rate": 0.05, "level": 0.01, "max_ece": 0.1, "every": 50}
+    others = {"force": True, "follow": False, "labels": Path("l.csv"), "on_alarm": None}
+    assert {**called, **numbers, **others} == called
 
 
 # The command of an alarm

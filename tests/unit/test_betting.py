@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logit, ndtr
 
-from blindcal.estimate.streams.alarms import EProcess
+from blindcal.estimate.streams.alarms import RANGES, EProcess, GapCounts
 from blindcal.estimate.streams.betting import (
     BINS,
     EDGES,
@@ -29,7 +29,6 @@ from blindcal.estimate.streams.betting import (
     question_cells,
     share_ratios,
 )
-from blindcal.estimate.streams.confidence_sequence import RANGES, GapCounts
 from blindcal.records import FloatArray, IntArray, Noise
 
 # The wealth in the plainest way: item after item, product by product; from METHOD 11, not from the code

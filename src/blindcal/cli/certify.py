@@ -7,16 +7,14 @@ from typing import Any
 
 import click
 
-from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify
 from blindcal.certifying.design import CertifyGoal, CertifyPlan, check_certifiable, plan_certification
 from blindcal.cli import options
-from blindcal.cli.console import error_text, print_error, print_field, print_stage, print_warning
+from blindcal.cli.console import error_text, print_error, print_field, print_warning
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.json_form import json_line
 from blindcal.prices import Prices
-from blindcal.progress_bar import ProgressBar
 from blindcal.records import Usage, level_percent
 from blindcal.results.certificate import CERTIFICATE_FILE, Certificate, CertifiedSide
 from blindcal.results.run import Run, open_run
@@ -67,9 +65,6 @@ def command(
     confidence: float,
     expires: int,
     out: Path | None,
-    api_key_env: str,
-    timeout: float,
-    given_prices: Prices | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -102,22 +97,20 @@ def command(
       6    no threshold passes; nothing is written
       130  interrupted; nothing is lost
     """
-    limits = options.taken(Limits, chosen)
     finished = open_run(run)
     check_certifiable(finished)
-    settings = AskedSettings.of_run(finished, api_key_env=api_key_env).settings
-    prices = options.prices(given_prices, settings, quiet=quiet)
-    options.check_priced(limits.max_cost, prices, settings.endpoint)
+    settings = AskedSettings.of_run(finished, api_key_env=chosen["api_key_env"]).settings
     context = click.get_current_context()
     if dry_run:
+        prices = options.prices(chosen["given_prices"], settings, quiet=quiet)
         goal = CertifyGoal(precision, negative_precision, confidence)
         _print_plan(finished, plan_certification(finished, goal), prices, as_json)
         return
     if not finished.result.complete:
         print_warning(f"the audit is not finished ({printable(str(finished.result.stopped), 200)})")
-    options.check_key(settings.endpoint, begun=any(finished.folder.glob(f"{FOLDER}-*")))
+    begun = any(finished.folder.glob(f"{FOLDER}-*"))
     try:
-        with ProgressBar(disable=quiet or None) as bar:
+        with options.asking(settings, chosen, quiet=quiet, begun=begun) as (asked, _):
             made = certify(
                 finished,
                 precision,
@@ -125,12 +118,7 @@ def command(
                 confidence=confidence,
                 expires=expires,
                 out=out,
-                limits=limits,
-                prices=prices,
-                api_key_env=api_key_env,
-                timeout=timeout,
-                progress=bar,
-                stage=None if quiet else bar.wrap_print(print_stage),
+                **asked,
             )
     except NotCertifiedError as error:
         if as_json:

@@ -8,15 +8,12 @@ from typing import Any
 
 import click
 
-from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.decide import decide, decision_folder
 from blindcal.cli import options
-from blindcal.cli.console import print_error, print_field, print_stage
+from blindcal.cli.console import print_error, print_field
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.items import catalogue
-from blindcal.prices import Prices
-from blindcal.progress_bar import ProgressBar
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DECISIONS_LINES, DECISIONS_TABLE, SUMMARY_FILE, DecisionResult
 from blindcal.store.run_store import RUN_FILE
@@ -50,13 +47,10 @@ def command(
     items: Path,
     out: Path | None,
     id_field: str | None,
-    api_key_env: str,
-    timeout: float,
-    given_prices: Prices | None,
     force: bool,
     as_json: bool,
     quiet: bool,
-    **limited: Any,
+    **chosen: Any,
 ) -> None:
     """Decide about the questions in ITEMS by CERTIFICATE, a file of 'blindcal certify'.
 
@@ -86,29 +80,14 @@ def command(
       130  interrupted; nothing is lost
     """
     context = click.get_current_context()
-    limits = options.taken(Limits, limited)
     certified = Certificate.load(certificate)
-    settings = AskedSettings.of_certificate(certified, api_key_env=api_key_env).settings
-    prices = options.prices(given_prices, settings, quiet=quiet)
-    options.check_priced(limits.max_cost, prices, settings.endpoint)
+    settings = AskedSettings.of_certificate(certified, api_key_env=chosen["api_key_env"]).settings
     folder = out or decision_folder(items, certified)
     catalogue.check_there(items)
-    options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
+    begun = (folder / RUN_FILE).exists()
     try:
-        with ProgressBar(disable=quiet or None) as bar:
-            result = decide(
-                certified,
-                items,
-                out=folder,
-                limits=limits,
-                prices=prices,
-                force=force,
-                id_field=id_field,
-                api_key_env=api_key_env,
-                timeout=timeout,
-                progress=bar,
-                stage=None if quiet else bar.wrap_print(print_stage),
-            )
+        with options.asking(settings, chosen, quiet=quiet, begun=begun) as (asked, _):
+            result = decide(certified, items, out=folder, force=force, id_field=id_field, **asked)
     except (NotCertifiedError, UnfitError) as error:
         print_error(error)
         context.exit(NOT_CERTIFIED)

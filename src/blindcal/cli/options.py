@@ -6,22 +6,24 @@ field's annotation. Settings without an option of their own are given by ``--set
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import click
 
-from blindcal.asking.run_context import Limits
-from blindcal.cli.console import AUDIT_SETTINGS, print_warning
+from blindcal.asking.run_context import Limits, RunOptions
+from blindcal.cli.console import AUDIT_SETTINGS, print_stage, print_warning
 from blindcal.endpoints.address import OPENAI, Address
 from blindcal.errors import InputError, StoreError
 from blindcal.field_rules import FieldRule, rules_of
 from blindcal.methods import AUTO, ESTIMATOR_CHOICES, METHODS
 from blindcal.prices import Prices, list_prices
+from blindcal.progress_bar import ProgressBar
 from blindcal.settings import SETTINGS, Settings, unknown_setting
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
@@ -269,7 +271,26 @@ def check_priced(max_cost: float | None, prices: Prices | None, address: Address
     raise click.UsageError(f"--max-cost requires --prices: {why}")
 
 
-# The API key
+# Asking
+
+
+@contextlib.contextmanager
+def asking(
+    settings: Settings, given: dict[str, Any], *, quiet: bool, begun: bool
+) -> Iterator[tuple[RunOptions, ProgressBar]]:
+    """Check the limits, prices and key that options give, and show the progress; removes them from ``given``.
+
+    The run may have ``begun`` before, and then need no key.
+    """
+    limits, priced = taken(Limits, given), prices(given.pop("given_prices"), settings, quiet=quiet)
+    check_priced(limits.max_cost, priced, settings.endpoint)
+    check_key(settings.endpoint, begun=begun)
+    shared: RunOptions = {"limits": limits, "prices": priced, "api_key_env": given.pop("api_key_env")}
+    if "timeout" in given:
+        shared["timeout"] = given.pop("timeout")
+    with ProgressBar(disable=quiet or None) as bar:
+        stage = None if quiet else bar.wrap_print(print_stage)
+        yield {**shared, "progress": bar, "stage": stage}, bar
 
 
 def check_key(address: Address, *, begun: bool = False) -> None:

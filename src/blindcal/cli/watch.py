@@ -15,12 +15,10 @@ from typing import Any
 
 import click
 
-from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.cli import options
-from blindcal.cli.console import error_text, print_field, print_stage
+from blindcal.cli.console import error_text, print_field
 from blindcal.errors import BlindcalError
-from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_watch_page
 from blindcal.results.run import open_run
@@ -92,8 +90,6 @@ def command(
     stream: Path,
     reference: Path,
     out: Path | None,
-    given_prices: Prices | None,
-    api_key_env: str,
     alarm_command: str | None,
     as_json: bool,
     quiet: bool,
@@ -136,30 +132,15 @@ def command(
       4    an alarm is raised, now or at an earlier look
       130  interrupted; nothing is lost
     """
-    limits = options.taken(Limits, given)
     run = open_run(reference)
-    settings = AskedSettings.of_run(run, api_key_env=api_key_env).settings
-    address, prices = settings.endpoint, options.prices(given_prices, settings, quiet=quiet)
-    options.check_priced(limits.max_cost, prices, address)
-    folder = out or watch_folder(stream, address.model)
-    options.check_key(address, begun=(folder / RUN_FILE).exists())
-    with ProgressBar(disable=quiet or None) as bar:
+    settings = AskedSettings.of_run(run, api_key_env=given["api_key_env"]).settings
+    folder = out or watch_folder(stream, settings.endpoint.model)
+    begun = (folder / RUN_FILE).exists()
+    with options.asking(settings, given, quiet=quiet, begun=begun) as (asked, bar):
         outputs = LookOutputs(bar, as_json=as_json, quiet=quiet)
         on_alarm = None if alarm_command is None else AlarmCommand(alarm_command, outputs.warn)
         try:
-            result = watch(
-                stream,
-                run,
-                out=folder,
-                limits=limits,
-                prices=prices,
-                api_key_env=api_key_env,
-                progress=bar,
-                stage=None if quiet else bar.wrap_print(print_stage),
-                on_look=outputs,
-                on_alarm=on_alarm,
-                **given,
-            )
+            result = watch(stream, run, out=folder, on_look=outputs, on_alarm=on_alarm, **given, **asked)
         finally:
             if on_alarm is not None:
                 on_alarm.kill()

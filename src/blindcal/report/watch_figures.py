@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from blindcal.estimate.findings import Curve
-from blindcal.estimate.streams.alarms import Alarm, EvidencePath
-from blindcal.estimate.streams.confidence_sequence import Gap
+from blindcal.estimate.streams.alarms import Alarm, EvidencePath, Gap
 from blindcal.records import Estimate, level_percent
 from blindcal.report.plots import Drawing, as_sentences, plot_reliabilities, shares_at, short_name
 from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series

@@ -9,8 +9,7 @@ from typing import Literal, TypeAlias
 from markupsafe import Markup
 
 from blindcal.atomic_write import atomic_write
-from blindcal.estimate.streams.alarms import Alarm, AlarmName
-from blindcal.estimate.streams.confidence_sequence import Gap
+from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
 from blindcal.report.wording import OBSERVED, Numbers, evidence_text, gap_text

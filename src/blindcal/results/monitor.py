@@ -10,7 +10,7 @@ from scipy.special import gammaincc
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.streams.alarms import GameAlarm, MonitorState
+from blindcal.estimate.streams.alarms import RANGES, GameAlarm, Gap, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import (
     CurveClaim,
     Reference,
@@ -19,7 +19,6 @@ from blindcal.estimate.streams.betting import (
     calibration_cells,
     question_cells,
 )
-from blindcal.estimate.streams.confidence_sequence import RANGES, Gap, GapCounts
 from blindcal.estimate.uncertainty import share_bounds
 from blindcal.records import INVALID, UNLABELLED, FloatArray, IntArray, Noise
 from blindcal.results.run import Run, opened

@@ -135,28 +135,20 @@ class WatchStore(Store):
         """Delete the prompts of the items before ``end``."""
         self._change("UPDATE items SET messages = NULL WHERE item < ? AND messages IS NOT NULL", end)
 
-    def new_labels(self, look: Look, before: int) -> dict[int, int]:
-        """Labels that came with a look, by item number, for items before ``before``."""
-        return dict(
-            self._execute(
-                "SELECT seen.item, label FROM labels JOIN seen USING (id) "
-                "WHERE look = ? AND seen.item < ? ORDER BY seen.item",
-                look.number,
-                before,
-            )
-        )
+    def completed_labels(self, look: Look, first: int, end: int) -> dict[int, int]:
+        """Labels by item number that count from a look on, which brought answers from ``first`` to ``end``.
 
-    def labels_between(self, look: Look, first: int, end: int) -> dict[int, int]:
-        """Labels known at a look, by item number, from ``first`` up to ``end``."""
-        return dict(
-            self._execute(
-                "SELECT item, labels.label FROM items JOIN labels USING (id) "
-                "WHERE item >= ? AND item < ? AND look <= ? ORDER BY item",
-                first,
-                end,
-                look.number,
-            )
+        Those of earlier items came with the look; those of its own items came with it or before.
+        """
+        rows = self._execute(
+            "SELECT seen.item, label FROM labels JOIN seen USING (id) WHERE seen.item < ? "
+            "AND (look = ? OR seen.item >= ? AND look < ?) ORDER BY seen.item",
+            end,
+            look.number,
+            first,
+            look.number,
         )
+        return dict(rows)
 
     # Looks
 

@@ -52,14 +52,14 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorSet:
-    """Anchors, their distance from the flips, and the wrong answers above and below flips at the set-up."""
+    """Anchors, and how far from their flips they are asked.
+
+    ``seen`` are the wrong answers and all answers of the set-up above the flips, and those below.
+    """
 
     anchors: tuple[Anchor, ...]
     margin: float
-    up_wrong: int
-    up_asked: int
-    down_wrong: int
-    down_asked: int
+    seen: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 def noted_anchors(store: WatchStore) -> AnchorSet | None:
@@ -104,27 +104,15 @@ class Anchors:
         jitter = 0.0
         if anchors and self.jitter > 0:
             kept = {anchor.item.id for anchor in anchors}
-            mine = [one for one in observed if one.query.item in kept]
-            fitted = fit(sorted(mine, key=lambda one: one.query.item))
-            jitter, anchors = fitted.jitter, [Anchor(one.item, fitted.shifts[one.item.id]) for one in anchors]
-        begun = AnchorSet(
-            anchors=tuple(anchors),
-            margin=_MARGIN + _JITTERS * jitter,
-            up_wrong=0,
-            up_asked=0,
-            down_wrong=0,
-            down_asked=0,
-        )
+            mine = [seen for seen in observed if seen.query.item in kept]
+            fitted = fit(sorted(mine, key=lambda seen: seen.query.item))
+            jitter = fitted.jitter
+            anchors = [Anchor(anchor.item, fitted.shifts[anchor.item.id]) for anchor in anchors]
+        begun = AnchorSet(anchors=tuple(anchors), margin=_MARGIN + _JITTERS * jitter)
         confirming = range(-CONFIRMATIONS, 0) if anchors else range(0)
         answers = await self._ask_all(begun, confirming, endpoint)
-        up, down = ([one for one in answers if one.up is above] for above in (True, False))
-        done = replace(
-            begun,
-            up_wrong=sum(map(is_wrong, up)),
-            up_asked=len(up),
-            down_wrong=sum(map(is_wrong, down)),
-            down_asked=len(down),
-        )
+        up, down = ([is_wrong(asked) for asked in answers if asked.up is above] for above in (True, False))
+        done = replace(begun, seen=(sum(up), len(up), sum(down), len(down)))
         self.store.set_note("anchors", msgspec.to_builtins(done))
         return done
 

@@ -30,7 +30,7 @@ from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
 from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.query_seeds import draw_of_name
-from blindcal.records import INVALID, AnswerTable, FloatArray, Item, Round
+from blindcal.records import INVALID, AnswerTable, FloatArray, Round
 from blindcal.results.monitor import Monitor
 from blindcal.results.result import Spend
 from blindcal.results.run import Run
@@ -98,12 +98,11 @@ class WatchFeed:
         valid = first + np.flatnonzero(answers != INVALID)
         if valid.size:
             self.monitor.add_answers(self._t[valid], self._answers[valid], valid)
-        labels = self._store.new_labels(look, first) | self._store.labels_between(look, first, end)
-        self._add_labelled(labels)
+        self._add_labelled(self._store.completed_labels(look, first, end))
         known = None if self._expected else noted_anchors(self._store)
         if known is not None and known.anchors:
             self._expected = True
-            self.monitor.expect_anchors(known.up_wrong, known.up_asked, known.down_wrong, known.down_asked)
+            self.monitor.expect_anchors(*known.seen)
         answered = self._store.anchor_answers(self.anchors, look.anchors)
         if answered:
             up, wrong = np.array([[asked.up, is_wrong(asked)] for asked in answered]).T
@@ -157,20 +156,6 @@ class WatchDesign:
             return None
         t = thresholds(self.seed, self.store.ids_between(first, self.end))
         return make_round(np.arange(first, self.end), -logit(t))
-
-
-@dataclass(frozen=True)
-class WaitingItems:
-    """The items to ask now, numbered from ``first``."""
-
-    first: int
-    items: list[Item]
-
-    def __getitem__(self, number: int) -> Item:
-        return self.items[number - self.first]
-
-    def __len__(self) -> int:
-        return self.first + len(self.items)
 
 
 @dataclass(kw_only=True)
@@ -283,7 +268,7 @@ class Watch:
 
     async def _ask(self, look: Look, first: int, end: int) -> Stopped | None:
         job = Job(
-            items=WaitingItems(first, self.store.items_between(first, end)),
+            items=dict(enumerate(self.store.items_between(first, end), first)),
             question=self.asked.question,
             store=self.store,
             max_shift=self.asked.prepared.max_shift,
