@@ -15,6 +15,7 @@ from scipy.special import expit, logit
 from blindcal.design import (
     LEAST_PILOT,
     PILOT,
+    SampledDesign,
     best_splits,
     proportional_order,
     quantiles,
@@ -231,13 +232,8 @@ class DrawnAnswersDesign:
     greedy: bool = True  # if not, there is no plain answer: the first drawn one is the given answer
 
     def next_round(self, answered: AnswerTable) -> Round | None:
-        if len(answered):
+        asked = SampledDesign(self.choices.size, self.queries, (1.0,), self.seed).next_round(answered)
+        if asked is None:
             return None
-        n = self.choices.size
-        order = np.random.default_rng([self.seed, 1]).permutation(n)
-        rows = max(1, round(self.queries * n))
-        items = np.resize(order, rows)
-        temperatures = np.ones(rows)
-        if self.greedy:
-            temperatures[:n] = 0.0
-        return replace(choice_round(items, self.choices), temperatures=temperatures)
+        plain = np.arange(len(asked)) < self.choices.size if self.greedy else np.zeros(len(asked), bool)
+        return replace(choice_round(asked.items, self.choices), temperatures=np.where(plain, 0.0, 1.0))

@@ -71,7 +71,7 @@ class SampledDesign:
         if len(answered):
             return None
         rng = np.random.default_rng([self.seed, 1])
-        rows = round(self.queries * self.n)
+        rows = max(1, round(self.queries * self.n))
         order = rng.permutation(self.n)
         items = np.resize(order, rows)
         # consecutive passes over the items use different temperatures

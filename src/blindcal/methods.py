@@ -26,11 +26,6 @@ from blindcal.estimate.checks import ArrayLike, labels_array, whole
 from blindcal.records import EstimatorName, IntArray, Semantics, Way
 
 LEAST_REPEATED = 2
-TOO_FEW_REPEATED = (
-    f"repeated asks each item at least {LEAST_REPEATED} times: one answer per item cannot tell a model that "
-    "wavers from one that is sure and often wrong"
-)
-
 _CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200  # control queries: share of n, and its range
 
 AUTO, ASSUMED = "auto", "latent"
@@ -218,7 +213,11 @@ METHODS: Mapping[str, Method] = {
             "K answers per item at the endpoint's own setting, without logit_bias or temperature; the first "
             "one is the answer given",
         ),
-        allowed=(lambda queries: queries >= LEAST_REPEATED, TOO_FEW_REPEATED),
+        allowed=(
+            lambda queries: queries >= LEAST_REPEATED,
+            f"repeated asks each item at least {LEAST_REPEATED} times: one answer per item cannot tell a "
+            "model that wavers from one that is sure and often wrong",
+        ),
     ),
     "verbalized": Method(
         "stated",

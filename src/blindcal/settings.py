@@ -354,15 +354,11 @@ class Settings:
         """Every option that shapes a query, and the items' digest; a run continues only with the same."""
         free = _FREE if self.design.method == "blind" else {*_FREE, "bins"}
         shaping = {name: value for name, value in self._flat.items() if name not in free}
-        return plain({**shaping, "items": len(items), "items_digest": items.digest})
+        config = {**shaping, "items": len(items), "items_digest": items.digest}
+        return msgspec.json.decode(msgspec.json.encode(config), type=dict[str, Any])  # plain JSON values
 
 
 def unknown_setting(name: str, known: Iterable[str] = SETTINGS) -> InputError:
     near = difflib.get_close_matches(name, list(known), 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return InputError(f"{printable(name, 80)!r} is not a setting{hint}")
-
-
-def plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert to plain JSON values: tuples become lists, NaN and infinity ``None``."""
-    return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])

@@ -40,7 +40,7 @@ from blindcal.results.result import AuditResult
 from blindcal.results.run import open_result
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
-from commanding import blindcal
+from commanding import blindcal, printed_error
 from misbehaving import Behaviour, Server
 from results import result
 from serving import replaying
@@ -132,11 +132,10 @@ def test_an_unverified_scale_is_in_the_headline(
     items: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], temperature: str
 ) -> None:
     """Where nothing shows by which factor the bias acts, console and page say so; else they do not."""
-    with replaying(items, truth(), temperature=temperature) as server:
+    with serving(items, temperature=temperature) as server:
         found = audit(items, settings(server), out=tmp_path / "run")
     print_result(found, tmp_path / "run")
-    page = (tmp_path / "run" / "report.html").read_text()
-    for shown in (capsys.readouterr().out, page):
+    for shown in (capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text()):
         assert ("the scale of logit_bias" in shown) == (temperature == "ignored")
 
 
@@ -204,23 +203,17 @@ def test_the_bound_of_invalid_answers_holds() -> None:
 def test_a_limit_below_the_probe_is_named(
     items: Path, server: Server, tmp_path: Path, limits: Limits, message: str
 ) -> None:
-    """A limit that the probe alone reaches is an error that names it, and what was paid for is kept."""
-    prices = Prices(10, 10)
+    """The error names it, what was paid for is kept, and a limit that only the probe fits says so."""
+    out, prices = tmp_path / "run", Prices(10, 10)
     with pytest.raises(InputError, match=message):
-        audit(items, settings(server), out=tmp_path / "run", limits=limits, prices=prices)
+        audit(items, settings(server), out=out, limits=limits, prices=prices)
     assert 0 < server.answered < 150
-    found = audit(items, settings(server), out=tmp_path / "run", prices=prices)
-    assert found.spend.queries == server.answered
-
-
-def test_a_limit_that_only_the_probe_fits_is_named(items: Path, tmp_path: Path) -> None:
-    """With nothing left after the probe the error says what it took, not that nothing can be estimated."""
-    with serving(items) as server:
-        probed = audit(items, settings(server), out=tmp_path / "a").spend.probe_queries
-    only = Limits(max_queries=probed)
-    told = f"= {probed} reached before .* alone took {probed} queries"
-    with serving(items) as server, pytest.raises(NotIdentifiedError, match=told):
-        audit(items, settings(server), out=tmp_path / "b", limits=only)
+    spend = audit(items, settings(server), out=out, prices=prices).spend
+    assert spend.queries == server.answered
+    probed, only = spend.probe_queries, Limits(max_queries=spend.probe_queries)
+    why = f"= {probed} reached before .* alone took {probed} queries"
+    with serving(items) as fresh, pytest.raises(NotIdentifiedError, match=why):
+        audit(items, settings(fresh), out=tmp_path / "only", limits=only)
 
 
 def test_answers_are_safe_in_a_spreadsheet(items: Path, server: Server, tmp_path: Path) -> None:
@@ -277,15 +270,6 @@ def test_a_server_that_dies_during_the_probe(items: Path, tmp_path: Path) -> Non
         assert 30 < answered < 40
         assert found.complete
         assert found.spend.queries == server.answered
-
-
-def test_a_service_that_tells_no_ids(items: Path, tmp_path: Path) -> None:
-    """Without token ids only a method that sends a bias is stopped."""
-    with serving(items, tokenize="none") as server:
-        with pytest.raises(UnfitError, match="does not tell its token ids"):
-            audit(items, settings(server), out=tmp_path / "biased")
-        found = audit(items, settings(server, method="temperature"), out=tmp_path / "run")
-    assert found.complete
 
 
 def test_an_oracle_of_other_prompts_or_models(
@@ -350,32 +334,27 @@ def test_a_bar_shows_its_last_state_with_invalid_share_and_cost(capsys: pytest.C
     assert all(word in shown for word in ("600/600", "invalid=10.0%", "cost=$0.5000"))
 
 
-def test_the_summary_says_what_its_estimates_are_worth(
-    items: Path, server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_summary_says_what_its_estimates_are_worth(capsys: pytest.CaptureFixture[str]) -> None:
     """Forced, few, without an interval, of one label: the headline says each."""
-    found = audit(items, settings(server), out=tmp_path / "run")
-    print_result(found, tmp_path)
-    shown = capsys.readouterr().out
-    assert "direction  no interval by this method: " in shown
-    assert "AUROC      unknown" in shown
-    assert "WARNING" not in shown
-    assert "few items" not in shown
-    little = replace(
-        found,
-        method="latent",
-        estimator="latent",
-        ece=Estimate(0.1, 0.05, 0.2),
-        calibrated_pvalue=0.0001,
-        counts=replace(found.counts, items=99, positive_labels=99),
-        objection="ignored\x1b",
+    usual = result(
+        method="blind", estimator="blind", overconfidence=Estimate(0.1), auroc=Estimate(None), parts=()
     )
-    print_result(little, tmp_path)
-    shown = capsys.readouterr().out
-    assert shown.startswith("WARNING    forced: ignored\\x1b; these estimates may mean nothing\nECE ")
-    assert "AUROC      needs items of both labels" in shown
-    assert "p-value    0.0001 for perfect calibration" in shown
-    assert "note       few items: read the interval, not the estimate" in shown
+    few = replace(usual.counts, items=99, positive_labels=99)
+    forced = result(auroc=Estimate(None), calibrated_pvalue=0.0001, counts=few, objection="ignored\x1b")
+    shown = []
+    for found in (usual, forced):
+        print_result(found, Path("run"))
+        shown.append(capsys.readouterr().out)
+    assert "direction  no interval by this method: " in shown[0]
+    assert "AUROC      unknown" in shown[0]
+    assert not any(word in shown[0] for word in ("WARNING", "few items"))
+    assert shown[1].startswith("WARNING    forced: ignored\\x1b; these estimates may mean nothing\nECE ")
+    for words in (
+        "AUROC      needs items of both labels",
+        "p-value    0.0001 for perfect calibration",
+        "note       few items: read the interval, not the estimate",
+    ):
+        assert words in shown[1]
 
 
 # The command line
@@ -406,15 +385,14 @@ def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
 
 def test_exit_codes(items: Path, server: Server, tmp_path: Path) -> None:
     """Each way to end has its own exit code, and a message of one line."""
-    base = ("audit", items, "--method", "blind", "--quiet", "--base-url", server.base_url, "--out")
-    assert blindcal(*base, tmp_path / "a", "--model", "replay", "--max-queries", 200).exit_code == 3
-    wrong = blindcal(*base, tmp_path / "b", "--model", "other")
-    assert isinstance(wrong.exception, BlindcalError)
-    assert "no model 'other'" in str(wrong.exception)
-    assert isinstance(blindcal(*base, tmp_path / "c").exception, InputError)
-    assert blindcal(*base, tmp_path / "c", "--model", "replay", "--max-cost", 1).exit_code == 2
+    base = ("audit", items, "--method", "blind", "--quiet", "--out", tmp_path / "run")
+    assert blindcal(*base, *at(server), "--max-queries", 200).exit_code == 3
+    wrong = blindcal(*base[:-1], tmp_path / "b", *at(server), "--model", "other")
+    assert "no model 'other'" in printed_error(wrong)
+    assert isinstance(blindcal(*base, "--base-url", server.base_url).exception, InputError)
+    assert blindcal(*base, *at(server), "--max-cost", 1).exit_code == 2
     with serving(items, bias="ignored") as deaf:
-        unfit = blindcal(*base[:-2], deaf.base_url, "--out", tmp_path / "d", "--model", "replay")
+        unfit = blindcal(*base[:-1], tmp_path / "d", *at(deaf))
     assert unfit.exit_code == 4
     assert "--force" in unfit.output
     assert isinstance(blindcal("status", tmp_path / "none").exception, BlindcalError)
@@ -449,50 +427,43 @@ def test_hostile_settings_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert "\\x1b[2Jm" in shown
 
 
+def interrupted(arguments: list[str], stage: str) -> str:
+    """What a command prints after Ctrl-C in a stage; it exits with 130."""
+    command = [sys.executable, "-m", "blindcal", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert any(line.startswith(stage) for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130, rest
+    return rest
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 def test_ctrl_c_drains_and_the_next_run_finishes(items: Path, tmp_path: Path) -> None:
     """An interrupted command exits with 130 having kept every answer, and the same command finishes."""
+    out = tmp_path / "run"
     with serving(items) as server:
-        given = ["audit", str(items), "--model", "replay", "--method", "blind", "--concurrency", "4"]
-        given += ["--out", str(tmp_path / "run"), "--base-url", server.base_url]
+        given = ["audit", str(items), *at(server), "--method", "blind", "--concurrency", "4"]
+        given += ["--out", str(out)]
         assert blindcal(*given, "--max-queries", "300").exit_code == 3
-        server.behaviour = Behaviour(
-            latency=0.5
-        )  # what is left takes half a minute; what is under way, half a second
-        command = [sys.executable, "-c", "from blindcal.cli import main; main()", *given]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("asking"):
-                break
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 130, said
-        assert "the same command goes on" in said
+        # what is left takes half a minute; what is under way, half a second
+        server.behaviour = Behaviour(latency=0.5)
+        assert "the same command goes on" in interrupted(given, "asking")
         paid = server.answered
-        with Store.read(tmp_path / "run" / RUN_FILE) as store:
+        with Store.read(out / RUN_FILE) as store:
             kept, controls = store.usage("design").queries, len(stored_controls(store))
         assert kept < N * 2 // 3
         server.behaviour = Behaviour()
         done = blindcal(*given)
         assert done.exit_code == 0, done.output
-        controls = open_result(tmp_path / "run").spend.control_queries - controls
+        controls = open_result(out).spend.control_queries - controls
         assert server.answered - paid == N * 2 // 3 - kept + controls
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
 def test_ctrl_c_ends_a_slow_probe_at_once(items: Path, tmp_path: Path) -> None:
     """Interrupted while it probes, the command does not finish the probe first."""
-    command = [sys.executable, "-c", "from blindcal.cli import main; main()", "audit", str(items)]
-    command += ["--model", "replay", "--out", str(tmp_path / "run")]
     with serving(items, latency=600.0) as server:  # a first answer would come in ten minutes
-        command += ["--base-url", server.base_url]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("choosing"):
-                break
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 130, said
+        interrupted(["audit", str(items), *at(server), "--out", str(tmp_path / "run")], "choosing")
         assert server.answered < 20  # the whole probe takes some eighty

@@ -6,18 +6,16 @@ import csv
 import gzip
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.endpoints.free_text import INSTRUCTION, ask_confidence
 from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
-from blindcal.errors import BlindcalError, FatalError, UnfitError
+from blindcal.errors import BlindcalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
 from blindcal.items.question_files import load
@@ -133,22 +131,6 @@ def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> 
         rows = {row["id"]: row for row in csv.DictReader(file)}
     assert rows["q5"]["answer"] == "invalid"
     assert "\\nConfidence: " in rows["q1"]["text"]
-
-
-def test_faults_limits_and_resuming_are_those_of_every_run(items: Path, tmp_path: Path) -> None:
-    """What the endpoint failed to say is not taken for words of the model, and nothing is asked twice."""
-    with serving(items, fault="empty", fault_share=0.4) as server:
-        limits = Limits(backoff=0.001)
-        part = audit(items, settings(server), out=tmp_path / "run", limits=replace(limits, max_queries=50))
-        assert (part.complete, part.counts.unanswered > 0) == (False, True)
-        found = audit(items, settings(server), out=tmp_path / "run", limits=limits)
-    empty = [count for reason, count in found.invalid_reasons.items() if "reply has no choices" in reason]
-    assert sum(empty) > 0
-    assert sum(found.invalid_reasons.values()) == found.counts.invalid
-    assert found.invalid_reasons["no confidence"] <= N // 10
-    assert found.spend.queries == server.answered > N
-    with serving(items) as server, pytest.raises(FatalError, match="no model 'other'"):
-        audit(items, settings(server, model="other"), out=tmp_path / "other")
 
 
 def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_path: Path) -> None:

@@ -38,17 +38,12 @@ async def opened_run(
     with store_type.open(folder / RUN_FILE) as store:
         asked = run.endpoint or HttpEndpoint(address)
         if isinstance(asked, HttpEndpoint):
-            asked.accepted = accepted_fields(store) or accepted or Accepted()
+            noted = msgspec.convert(store.note("accepted"), Accepted | None)
+            asked.accepted = noted or accepted or Accepted()
         try:
             yield store, Governor(asked, run, store, kept=KEPT)
         finally:
             await asked.close()
-
-
-def accepted_fields(store: Store) -> Accepted | None:
-    """The fields that a run's endpoint takes; ``None`` if it has refused none."""
-    noted = store.note("accepted")
-    return None if noted is None else msgspec.convert(noted, Accepted)
 
 
 @contextlib.contextmanager
