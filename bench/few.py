@@ -112,8 +112,8 @@ def looked_at(place: Place, fit: bc.LatentFit, asked: FloatArray) -> Iterator[tu
             yield "curve", Estimate(None, low, high), float(value)
     right, wrong = (np.array([chance[f >= t].sum() / f.size for t in THRESHOLDS]) for chance in (up, 1 - up))
     points = fit.operating_at(THRESHOLDS)
-    for name, quantity in QUANTITIES.items():
-        for point, value in zip(points, quantity(Rates(right, wrong, up.mean())), strict=True):
+    for name in QUANTITIES:
+        for point, value in zip(points, getattr(Rates(right, wrong, up.mean()), name), strict=True):
             yield "decisions", getattr(point, name), float(value)
 
 

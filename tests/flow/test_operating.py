@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,14 +35,14 @@ def table_of(seed: int, tilt: float = 0.0) -> FloatArray:
 def decisions_of(
     table: FloatArray,
     draws: FloatArray,
-    unseen: Callable[[float], float] = lambda _: 0.0,
+    units: float = np.inf,
     tested: FloatArray | float = np.inf,
 ) -> Decisions:
-    """Decisions where the tables are known; by default nothing is unseen, and every threshold well tested."""
+    """Decisions where the tables are known; by default from many units, all thresholds tested."""
     return Decisions(
         rates=decision_rates(table),
         drawn=decision_rates(draws),
-        unseen=unseen,
+        units=units,
         tested=np.broadcast_to(np.float64(tested), GRID_THRESHOLDS.shape),
         missed=np.zeros(len(draws)),
     )
@@ -198,7 +197,7 @@ def test_few_decisions_leave_precision_open() -> None:
     low, high = (np.where(inside, 1.0, 0.0) for inside in (MID_P < 0.2, MID_P > 0.9))
     table = np.concatenate([0.9 * low / low.sum(), 0.1 * high / high.sum()])
     unseen = 1 - 0.05 ** (1 / 100)  # what the rule of three says of a hundred items
-    decisions = decisions_of(table, np.stack([table] * 5), lambda tail: 1 - tail ** (1 / 100))
+    decisions = decisions_of(table, np.stack([table] * 5), units=100)
     at_half = int(np.argmin(np.abs(GRID_THRESHOLDS - 0.5)))
     bound = decisions.ends(lambda rates: rates.precision, 0.05)[0][at_half]
     assert bound == pytest.approx(0.1 * (1 - unseen) / (0.1 * (1 - unseen) + unseen))

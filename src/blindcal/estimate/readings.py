@@ -190,27 +190,19 @@ class Patterns:
 
     def mass(self, table: FloatArray) -> FloatArray:
         """Probability of each pattern under joint tables of shape (..., 2 * CELLS)."""
-        columns = table.reshape(-1, 2 * CELLS).T
-        out = np.empty((len(self), columns.shape[1]))  # in columns: sums run over whole rows of memory
-        if self.start.size:
-            total = np.zeros((2 * CELLS + 1, columns.shape[1]))
-            np.cumsum(columns, axis=0, out=total[1:])
-            np.subtract(total[self.stop], total[self.start], out=out[: self.start.size])
-            narrow, inside = self._narrow
-            if narrow.size:
-                out[narrow] = inside @ columns
-        for cells, where, rows in self._rows:
-            out[where] = rows @ columns[cells]
-        return np.maximum(out, 1e-300).T.reshape(*table.shape[:-1], len(self))
+        sums = self.sums(table.reshape(-1, 2 * CELLS).T)
+        return np.maximum(sums, 1e-300).T.reshape(*table.shape[:-1], len(self))
 
     def sums(self, values: FloatArray) -> FloatArray:
         """Sum of per-cell vectors over each pattern: (2 * CELLS, k) to (patterns, k)."""
-        total = np.zeros((values.shape[0] + 1, values.shape[1]))
-        np.cumsum(values, axis=0, out=total[1:])
-        out = np.empty((len(self), values.shape[1]))
-        out[: self.start.size] = total[self.stop] - total[self.start]
-        narrow, inside = self._narrow
-        out[narrow] = inside @ values
+        out = np.empty((len(self), values.shape[1]))  # in columns: sums run over whole rows of memory
+        if self.start.size:
+            total = np.zeros((2 * CELLS + 1, values.shape[1]))
+            np.cumsum(values, axis=0, out=total[1:])
+            np.subtract(total[self.stop], total[self.start], out=out[: self.start.size])
+            narrow, inside = self._narrow
+            if narrow.size:
+                out[narrow] = inside @ values
         for cells, where, rows in self._rows:
             out[where] = rows @ values[cells]
         return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -47,7 +46,7 @@ from blindcal.estimate.latent.operating import (
     GRID_THRESHOLDS,
     ChosenThreshold,
     Decisions,
-    RateFunction,
+    Estimator,
     check_costs,
     choose_threshold,
     cost_curve,
@@ -57,7 +56,6 @@ from blindcal.estimate.latent.operating import (
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.estimate.uncertainty import unseen_share
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
 
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
@@ -357,7 +355,7 @@ class LatentFit:
             raise InputError(f"thresholds: must lie strictly between 0 and 1, got {thresholds!r}")
         return edge_of_threshold(t) - 1
 
-    def _rates_at(self, places: IntArray, what: str) -> Callable[[RateFunction], tuple[Estimate, ...]]:
+    def _rates_at(self, places: IntArray, what: str) -> Estimator:
         self._need_both_labels(what)
         if not self.resampling.size:
             return decision_rates(self.population).at(places).estimates
@@ -368,7 +366,7 @@ class LatentFit:
         return Decisions(
             rates=decision_rates(self.population),
             drawn=decision_rates(self.draws),
-            unseen=lambda tail: unseen_share(self.resampling.answered, 1 - 2 * tail),
+            units=self.resampling.answered,
             tested=self._tested,
             missed=self.resampling.missed,
             shown=self._shown,

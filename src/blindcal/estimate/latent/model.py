@@ -188,15 +188,18 @@ class _Local:
         mass = patterns.mass(table)
         return replace(
             self,
-            value=float(patterns.counts @ np.log(mass) - 0.5 * (precision * theta**2).sum()),
+            value=_penalised(patterns, mass, theta, precision),
             table=table,
             expected_counts=table * patterns.spread(patterns.counts / mass),
         )
 
 
-def _value(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> float:
-    mass = patterns.mass(_tables(theta, patterns.axis).joint)
+def _penalised(patterns: Patterns, mass: FloatArray, theta: FloatArray, precision: FloatArray) -> float:
     return float(patterns.counts @ np.log(mass) - 0.5 * (precision * theta**2).sum())
+
+
+def _value(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> float:
+    return _penalised(patterns, patterns.mass(_tables(theta, patterns.axis).joint), theta, precision)
 
 
 def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Local:
@@ -219,7 +222,7 @@ def _local(patterns: Patterns, theta: FloatArray, precision: FloatArray) -> _Loc
     information[k:, k:] += x.link.T @ ((cells * up * (1 - up))[:, None] * x.link)
     information[np.diag_indices_from(information)] += precision
     return _Local(
-        value=float(counts @ np.log(mass) - 0.5 * (precision * theta**2).sum()),
+        value=_penalised(patterns, mass, theta, precision),
         gradient=scores.T @ counts - precision * theta,
         information=information,
         scores=scores,

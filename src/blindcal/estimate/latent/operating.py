@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import bdtr
@@ -15,8 +16,9 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
 from blindcal.estimate.findings import CostCurve, OperatingPoint, finite
 from blindcal.estimate.grid import EDGES_P, EDGES_S, decided_positive, prevalence
+from blindcal.estimate.latent.intervals import Ends
 from blindcal.estimate.latent.model import BoolArray
-from blindcal.estimate.uncertainty import draw_quantile, percentile_interval
+from blindcal.estimate.uncertainty import draw_quantile, percentile_interval, unseen_share
 from blindcal.records import Estimate, FloatArray, IntArray
 
 _RARE = 1e-3  # the least recall of a threshold that is deployed
@@ -101,12 +103,11 @@ class Rates:
         ]
 
 
-RateFunction = Callable[[Rates], FloatArray]
-_ERRORS = ("false_positive", "false_negative")
-QUANTITIES: dict[str, RateFunction] = {
-    name: attrgetter(name)
-    for name in ("precision", "recall", "accuracy", "positive_rate", *_ERRORS, "negative_precision")
-}
+#: Computes a quantity at each threshold, and its estimates.
+RateFunction: TypeAlias = Callable[[Rates], FloatArray]
+Estimator: TypeAlias = Callable[[RateFunction], tuple[Estimate, ...]]
+#: The quantities of an operating point.
+QUANTITIES = [field.name for field in fields(OperatingPoint) if field.name not in ("threshold", "shift")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +125,16 @@ class ChosenThreshold:
 
 
 def operating_points(
-    thresholds: FloatArray, shifts: FloatArray, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
+    thresholds: FloatArray, shifts: FloatArray, estimates: Estimator
 ) -> tuple[OperatingPoint, ...]:
-    columns = {name: estimates(quantity) for name, quantity in QUANTITIES.items()}
+    columns = [estimates(attrgetter(name)) for name in QUANTITIES]
     return tuple(
-        OperatingPoint(float(t), 0.0 + float(b), **{name: column[k] for name, column in columns.items()})
-        for k, (t, b) in enumerate(zip(thresholds, shifts, strict=True))
+        OperatingPoint(float(t), 0.0 + float(b), *row)
+        for t, b, *row in zip(thresholds, shifts, *columns, strict=True)
     )
 
 
-def cost_curve(
-    cost_fp: float, cost_fn: float, estimates: Callable[[RateFunction], tuple[Estimate, ...]]
-) -> CostCurve:
+def cost_curve(cost_fp: float, cost_fn: float, estimates: Estimator) -> CostCurve:
     return CostCurve(cost_fp, cost_fn, estimates(lambda rates: rates.cost(cost_fp, cost_fn)))
 
 
@@ -148,21 +147,20 @@ def decision_rates(tables: FloatArray) -> Rates:
 class Decisions:
     """The population's rates, those of its refits, and what the answers do not show.
 
-    ``unseen(tail)`` is the largest share of the population that the sample misses with this probability,
-    ``missed`` such a share per refit. ``tested`` counts answers beyond each threshold. ``shown`` says whether
-    they show true and false positives, false and true negatives (rows). Bounds include those of ``others``,
-    for other noise.
+    ``units`` is the number of units in the sample, ``missed`` a share of the population per refit that it
+    misses. ``tested`` counts answers beyond each threshold. ``shown`` says whether they show true and false
+    positives, false and true negatives (rows). Bounds include those of ``others``, for other noise.
     """
 
     rates: Rates
     drawn: Rates
-    unseen: Callable[[float], float]
+    units: float
     tested: FloatArray
     missed: FloatArray
     shown: BoolArray | None = None
     others: tuple[Decisions, ...] = ()
 
-    def ends(self, quantity: RateFunction, tail: float) -> tuple[FloatArray, FloatArray]:
+    def ends(self, quantity: RateFunction, tail: float) -> Ends:
         """Bounds at each threshold; the quantity is outside each with probability ``tail`` at most."""
         drawn = self.drawn.joined_each_way(self.missed[:, None])
         each = [quantity(rates) for rates in drawn]
@@ -178,7 +176,7 @@ class Decisions:
             for value, low, high in zip(quantity(self.rates), *ends, strict=True)
         )
 
-    def next_right(self, decisions: int, level: float) -> tuple[FloatArray, FloatArray]:
+    def next_right(self, decisions: int, level: float) -> Ends:
         """Bounds for the share of the next ``decisions`` positive ones that will be right."""
         tail = (1 - level) / 2
         precision = self.drawn.precision
@@ -191,7 +189,7 @@ class Decisions:
                 low, high = np.where(enough, low, middle), np.where(enough, middle, high)
             return high / decisions
 
-        ends = self._widened(QUANTITIES["precision"], tail, quantile(tail), quantile(1 - tail))
+        ends = self._widened(attrgetter("precision"), tail, quantile(tail), quantile(1 - tail))
         return _outer(ends, [other.next_right(decisions, level) for other in self.others])
 
     def at(self, places: IntArray) -> Decisions:
@@ -200,20 +198,16 @@ class Decisions:
         others = tuple(other.at(places) for other in self.others)
         return replace(self, rates=rates, drawn=drawn, tested=self.tested[places], shown=shown, others=others)
 
-    def _widened(
-        self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _widened(self, quantity: RateFunction, tail: float, low: FloatArray, high: FloatArray) -> Ends:
         """Widen bounds to the extremes over the unseen share and decisions that no answer shows."""
-        possible = self.rates.joined_each_way(self.unseen(tail))
+        possible = self.rates.joined_each_way(unseen_share(self.units, 1 - 2 * tail))
         if self.shown is not None:
             possible += self.rates.without_unshown(self.shown)
         extremes = np.stack([quantity(rates) for rates in possible])
         return np.minimum(low, np.nanmin(extremes, axis=0)), np.maximum(high, np.nanmax(extremes, axis=0))
 
 
-def _outer(
-    ends: tuple[FloatArray, FloatArray], others: Sequence[tuple[FloatArray, FloatArray]]
-) -> tuple[FloatArray, FloatArray]:
+def _outer(ends: Ends, others: Sequence[Ends]) -> Ends:
     """The outermost ends of several intervals at each threshold, of those that are known."""
     low, high = ends
     for lowest, highest in others:
@@ -262,7 +256,7 @@ def choose_threshold(
         return np.where(reaches.any(axis=-1), last, -1)
 
     name, wanted = ("precision", precision) if recall is None else ("recall", recall)
-    quantity = QUANTITIES[name]
+    quantity: RateFunction = attrgetter(name)
     goal = 0.0 if wanted is None else fraction(wanted, name)
     shown = estimated = quantity(decisions.rates)
     if tail is not None:
