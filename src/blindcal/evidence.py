@@ -6,7 +6,7 @@ Audits, simulations, reproductions and merges all make their estimates here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -129,7 +129,13 @@ def _read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
     if not (evidence.answers.answers != INVALID).any() or not problem.items.size:
         return nothing
     try:
-        return _READERS[evidence.estimator_name][0](evidence, problem, brief)
+        if evidence.estimator_name == "latent":
+            fit = fit_problem(problem, bins=evidence.bins, level=evidence.level, resamples=evidence.resamples)
+            gaps = fit.half_gaps if evidence.resamples else None
+            return _Reading(fit.findings(brief=brief), fit.problem, gaps)
+        if evidence.estimator_name == "blind":
+            return _Reading(_blind(evidence), problem)
+        return _at_face_value(evidence, problem)
     except NotIdentifiedError:
         if problem.given is None:
             raise
@@ -200,66 +206,45 @@ def _by_answer(
     return tuple(rows), tuple(tuple(row) for row in confusion.tolist())
 
 
-# How each estimator reads answers
-
-
-def _read_latent(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
-    fit = fit_problem(problem, bins=evidence.bins, level=evidence.level, resamples=evidence.resamples)
-    return _Reading(fit.findings(brief=brief), fit.problem, fit.half_gaps if evidence.resamples else None)
-
-
-def _read_blind(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:  # noqa: ARG001 - nothing is slow
+def _blind(evidence: Evidence) -> Findings:
     """Read the items asked so far and the subset that needs no query (its indicator is 1)."""
     assert isinstance(evidence.design, BlindDesign)
     labels, asked, thresholds = evidence.labels, evidence.answers, evidence.design.thresholds()
-    members = np.arange(labels.size) if evidence.members is None else evidence.members
     answers = np.full(labels.size, INVALID)
     answers[asked.items] = asked.answers
     used = thresholds == 0
     used[asked.items] = True
-    used &= np.isin(np.arange(labels.size), members)
-    result = blind(labels[used], thresholds[used], answers[used], evidence.design.bins)
-    return _Reading(result.findings(), problem)
+    if evidence.members is not None:
+        used &= np.isin(np.arange(labels.size), evidence.members)
+    return blind(labels[used], thresholds[used], answers[used], evidence.design.bins).findings()
 
 
-def _at_face_value(
-    probabilities: Callable[[Evidence, Problem], FloatArray], *, deployable: bool = True
-) -> Callable[[Evidence, Problem, bool], _Reading]:
-    def read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:  # noqa: ARG001 - nothing is slow
-        items = problem.items
-        labels, p = problem.labels[items], probabilities(evidence, problem)[items]
-        findings = findings_at_face_value(labels, p, evidence.bins)
-        if not deployable or problem.given is not None:
-            findings = replace(findings, operating=(), costs=())
-        if problem.given is not None:
-            right = Estimate(float(labels.mean()))
-            findings = replace(findings, overconfidence=findings.leaning, leaning=NOTHING, accuracy=right)
-        gaps = half_gaps_at_face_value(labels, p) if evidence.groups is None else None
-        return _Reading(findings, problem, gaps)
+def _at_face_value(evidence: Evidence, problem: Problem) -> _Reading:
+    items, n, estimator = problem.items, problem.labels.size, evidence.estimator_name
+    if estimator == "stated":
+        p = stated(n, evidence.answers)
+    else:
+        p = (sampled_shares if estimator == "shares" else extracted)(n, problem.readings)
+    labels, p = problem.labels[items], p[items]
+    findings = findings_at_face_value(labels, p, evidence.bins)
+    if estimator == "stated" or problem.given is not None:
+        findings = replace(findings, operating=(), costs=())
+    if problem.given is not None:
+        right = Estimate(float(labels.mean()))
+        findings = replace(findings, overconfidence=findings.leaning, leaning=NOTHING, accuracy=right)
+    return _Reading(
+        findings, problem, half_gaps_at_face_value(labels, p) if evidence.groups is None else None
+    )
 
-    return read
 
-
-#: How each estimator reads answers, and a description of what it gives.
-_READERS: Mapping[EstimatorName, tuple[Callable[[Evidence, Problem, bool], _Reading], str]] = {
-    "latent": (_read_latent, "read by maximum likelihood, with intervals"),
-    "blind": (
-        _read_blind,
-        "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
-        "intervals, no accuracy",
-    ),
-    "shares": (
-        _at_face_value(lambda _, problem: sampled_shares(problem.labels.size, problem.readings)),
-        "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
-    ),
-    "flips": (
-        _at_face_value(lambda _, problem: extracted(problem.labels.size, problem.readings)),
-        "read as the middle of what bisection leaves, coarse below five queries; no intervals",
-    ),
-    "stated": (
-        _at_face_value(lambda evidence, _: stated(evidence.labels.size, evidence.answers), deployable=False),
-        "taken at its word; no intervals, and no shift deploys a threshold on it",
-    ),
+#: What each estimator makes of the answers.
+_READINGS: Mapping[EstimatorName, str] = {
+    "latent": "read by maximum likelihood, with intervals",
+    "blind": "read as published: the gap of each bin, whose midpoint stands for the confidence in it; no "
+    "intervals, no accuracy",
+    "shares": "read as the share of positive ones: the noise of few draws adds to the error; no intervals",
+    "flips": "read as the middle of what bisection leaves, coarse below five queries; no intervals",
+    "stated": "taken at its word; no intervals, and no shift deploys a threshold on it",
 }
 _QUANTITIES = {
     "pair": "one spelling of the positive answer against one of the negative",
@@ -281,8 +266,7 @@ def measures(
     method: str, semantics: str, estimator: EstimatorName, queries: float, *, several: bool = False
 ) -> str:
     """Say what an audit measures, from which answers; ``several`` if there are more than two answers."""
-    answers, quantity = METHODS[method].answers, _QUANTITIES[semantics]
-    _, words = _READERS[estimator]
+    answers, quantity, words = METHODS[method].answers, _QUANTITIES[semantics], _READINGS[estimator]
     if several:
         answers = several_answers(method).answers or answers
         quantity = _SEVERAL_QUANTITIES[semantics]
