@@ -14,7 +14,7 @@ import pytest
 
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
 from blindcal.items import catalogue
-from blindcal.items.catalogue import SETS, DataSet, HubDataSet, open_items
+from blindcal.items.catalogue import SETS, DataSet, open_items
 from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.text import listed
@@ -117,7 +117,7 @@ def test_any_hosted_set_is_one_template(hosted: Path, tmp_path: Path) -> None:
 def test_a_known_set_comes_through_the_library_too(hosted: Path) -> None:
     """The rows that `datasets` loads become the same items as the files do."""
     put(hosted.parent / "hub" / "validation.jsonl", BOOLQ)
-    through = small("boolq", hosted=HubDataSet(str(hosted.parent / "hub"), None, "validation"))
+    through = small("boolq", hosted=f"hf:{hosted.parent / 'hub'}@validation")
     assert list(through.records()) == list(through.records(hosted.parent / "hub"))
 
 

@@ -77,7 +77,6 @@ class BlindResult:
 
     @property
     def bins(self) -> tuple[Bin, ...]:
-        """The signed gaps, one record per bin."""
         return bare_bins(self.gaps)
 
     def findings(self) -> Findings:
@@ -151,8 +150,10 @@ def blind(
     a = np.where(subset == 0, POSITIVE, a)
     use = a != INVALID
     weights = np.ones(y.size, np.int64) if counts is None else wholes(counts, "counts", y.size)
-    sizes = _sizes(subset[use], weights[use], bins)
-    left_out = _sizes(subset[~use], weights[~use], bins)
+    sizes, left_out = (
+        np.bincount(subset[part], weights=weights[part], minlength=bins).astype(np.int64)
+        for part in (use, ~use)
+    )
     centres = (edges[:-1] + edges[1:]) / 2
     above = (a == POSITIVE) & use
 
@@ -172,10 +173,6 @@ def blind(
         invalid_bound=float(2 * (left_out / np.maximum(sizes + left_out, 1)).sum()),
         notes=_notes(y, sizes, int(left_out.sum())),
     )
-
-
-def _sizes(subset: IntArray, weights: IntArray, bins: int) -> IntArray:
-    return np.bincount(subset, weights=weights, minlength=bins).astype(np.int64)
 
 
 def _notes(y: IntArray, sizes: IntArray, invalid: int) -> tuple[str, ...]:

@@ -35,40 +35,21 @@ BUILTIN, BUILTIN_SIZE = "builtin", 1000
 FAMILIES = ("numbers", "letters", "dates", "lists", "logic", "kinds", "facts", "events", "reviews")
 
 PREFIX = "hf:"
-_FORM = re.compile(r"(?P<name>[^:@]+)(?::(?P<config>[^:@]+))?(?:@(?P<split>[^:@]+))?")
-
-
-@dataclass(frozen=True, slots=True)
-class HubDataSet:
-    """A data set on the Hub (or in a folder), with its configuration and split."""
-
-    name: str
-    config: str | None = None
-    split: str | None = None
-
-    @classmethod
-    def parse(cls, source: str) -> HubDataSet:
-        match = _FORM.fullmatch(source.removeprefix(PREFIX))
-        if match is None:
-            raise InputError(f"{printable(source)}: must have the form hf:NAME[:CONFIG][@SPLIT]")
-        return cls(match["name"], match["config"], match["split"])
-
-    def __str__(self) -> str:
-        config = "" if self.config is None else f":{self.config}"
-        return f"{PREFIX}{self.name}{config}" + ("" if self.split is None else f"@{self.split}")
+_FORM = re.compile(r"hf:(?P<name>[^:@]+)(?::(?P<config>[^:@]+))?(?:@(?P<split>[^:@]+))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
     """A public data set: its source, and how its rows become items.
 
-    ``files`` are patterns of file names to look for in a folder, in this order; ``rows`` is the expected
-    number of rows. ``words`` are the two answers, the positive one first, or the letters of the options.
+    ``hosted`` is its place on the Hub, ``hf:NAME[:CONFIG][@SPLIT]``. ``files`` are patterns of file names to
+    look for in a folder, in this order; ``rows`` is the expected number of rows. ``words`` are the two
+    answers, the positive one first, or the letters of the options.
     """
 
     name: str
     about: str
-    hosted: HubDataSet
+    hosted: str
     files: tuple[str, ...]
     rows: int
     template: str
@@ -146,7 +127,7 @@ SETS = {
         DataSet(
             name="boolq",
             about="BoolQ, validation: 3,270 yes/no questions about a passage (CC BY-SA 3.0)",
-            hosted=HubDataSet("google/boolq", None, "validation"),
+            hosted="hf:google/boolq@validation",
             files=("boolq_validation.*", "data/validation*", "validation*"),
             rows=3270,
             template="Passage: {passage}\nQuestion: {question}?\nAnswer True or False.",
@@ -156,7 +137,7 @@ SETS = {
         DataSet(
             name="mmlu",
             about="MMLU, test: 14,042 questions of 57 subjects, each split in four: 56,168 items (MIT)",
-            hosted=HubDataSet("cais/mmlu", "all", "test"),
+            hosted="hf:cais/mmlu:all@test",
             files=_MMLU_FILES,
             rows=14042,
             template="Question: {question}\nProposed answer: {choice}\n"
@@ -167,7 +148,7 @@ SETS = {
         DataSet(
             name="mmlu-choices",
             about="MMLU, test: 14,042 questions of 57 subjects, with four options each (MIT)",
-            hosted=HubDataSet("cais/mmlu", "all", "test"),
+            hosted="hf:cais/mmlu:all@test",
             files=_MMLU_FILES,
             rows=14042,
             template="The following is a multiple choice question about {topic}.\n\n"
@@ -211,7 +192,7 @@ def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, R
         raise InputError(
             f"{{data_dir}} is for {listed(tuple(SETS))}, not for {printable(name)}", options={"data_dir": ...}
         )
-    return _numbered(builtin() if name == BUILTIN else hub_records(HubDataSet.parse(name))), reading
+    return _numbered(builtin() if name == BUILTIN else hub_records(name)), reading
 
 
 def _numbered(records: Iterable[Record]) -> Numbered:
@@ -233,8 +214,11 @@ def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
     return islice(read_records(Path(__file__).with_name("builtin.jsonl.gz")), n)
 
 
-def hub_records(hosted: HubDataSet) -> Iterator[Record]:
+def hub_records(hosted: str) -> Iterator[Record]:
     """The rows of a split in order, with class names instead of numbers."""
+    form = _FORM.fullmatch(hosted)
+    if form is None:
+        raise InputError(f"{printable(hosted)}: must have the form hf:NAME[:CONFIG][@SPLIT]")
     try:
         import datasets
     except ImportError:
@@ -247,7 +231,7 @@ def hub_records(hosted: HubDataSet) -> Iterator[Record]:
     before = log.level
     log.setLevel(logging.ERROR)  # it logs every retry; the final error says it once
     try:
-        loaded = datasets.load_dataset(hosted.name, hosted.config, split=hosted.split)
+        loaded = datasets.load_dataset(form["name"], form["config"], split=form["split"])
     except (ValueError, RuntimeError, OSError) as error:
         raise _explained(hosted, error) from None
     finally:
@@ -269,7 +253,7 @@ def hub_records(hosted: HubDataSet) -> Iterator[Record]:
         yield plain(row)
 
 
-def _explained(hosted: HubDataSet, error: Exception) -> InputError:
+def _explained(hosted: str, error: Exception) -> InputError:
     if isinstance(error, FileNotFoundError):
         return InputError(f"{hosted}: no such data set, or it needs a login ({printable(str(error), 120)})")
     if isinstance(error, ConnectionError | TimeoutError):

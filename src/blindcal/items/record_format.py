@@ -110,10 +110,10 @@ class RecordFormat:
         choices = self.choices(record, number)
         answers = self.named_answers(record)
         return Item(
-            _optional(record, self.id_field) or str(number),
+            optional_text(record, self.id_field) or str(number),
             self._label(record, choices, answers) if labelled else UNLABELLED,
             self._messages(record, choices, answers),
-            group=_optional(record, self.group_field),
+            group=optional_text(record, self.group_field),
             part=self._part(record),
             choices=len(choices or answers) or 2,
         )
@@ -210,7 +210,7 @@ class RecordFormat:
             return None
         if self.by_field not in record:
             raise _missing(record, self.by_field, "by_field")
-        return _optional(record, self.by_field)
+        return optional_text(record, self.by_field)
 
     def _messages(
         self, record: Record, choices: Choices | None, answers: tuple[str, ...]
@@ -295,7 +295,8 @@ def _scalar(value: Any, field: str) -> str:
     return encodable(str(value))
 
 
-def _optional(record: Record, field: str) -> str | None:
+def optional_text(record: Record, field: str) -> str | None:
+    """A field that is text or a number; ``None`` if it is missing or empty."""
     value = record.get(field)
     return None if value in (None, "") or value != value else _scalar(value, field)
 

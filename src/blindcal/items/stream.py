@@ -35,9 +35,9 @@ from blindcal.items.record_files import (
     numbered_lines,
     unreadable,
 )
-from blindcal.items.record_format import RecordFormat
+from blindcal.items.record_format import RecordFormat, optional_text
 from blindcal.records import UNLABELLED, Arrival, Position
-from blindcal.text import encodable, printable, spoken
+from blindcal.text import printable, spoken
 
 Lines: TypeAlias = list[tuple[str, bytes]]
 """Lines of a stream, each with its place."""
@@ -219,7 +219,7 @@ class ArrivalReader:
     def record(self, line: bytes) -> Arrival:
         """Read a record of the stream; without an id, a digest of its prompt serves as one."""
         record, reading = decode(line), self._reading
-        given = _name_in(record, reading.id_field)
+        given = optional_text(record, reading.id_field)
         if given is not None and self._only_a_label(record):
             return Arrival(id=given, item=None, digest=b"", label=self._label(record, 0))
         # The number decides in which order options are shown, and must not depend on the place in the stream.
@@ -250,7 +250,7 @@ class ArrivalReader:
     def label(self, line: bytes) -> Arrival:
         """Read a record that gives the label of an item."""
         record, field = decode(line), self._reading.id_field
-        given = _name_in(record, field)
+        given = optional_text(record, field)
         if given is None:
             raise InputError(f"field {printable(field, 40)!r} is missing, so the label belongs to no item")
         return Arrival(id=given, item=None, digest=b"", label=self._label(record, 0))
@@ -274,17 +274,6 @@ class ArrivalReader:
 def _has(record: Record, field: str) -> bool:
     value = record.get(field)
     return value is not None and value != "" and value == value  # NaN differs from itself
-
-
-def _name_in(record: Record, field: str) -> str | None:
-    if not _has(record, field):
-        return None
-    value = record[field]
-    if not isinstance(value, str | int | float):
-        raise InputError(
-            f"field {printable(field, 40)!r} must be text or a number, not {printable(repr(value), 40)}"
-        )
-    return encodable(str(value))
 
 
 def _digest(words: bytes) -> bytes:

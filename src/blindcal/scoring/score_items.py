@@ -82,16 +82,12 @@ def _targets(model: HfModel, settings: Settings) -> Targets:
     return tokens.targets_of(answers, "max")
 
 
-def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, float, float]:
+def log_odds(targets: Targets, logprobs: Sequence[float]) -> tuple[float, ...]:
     """Log-odds of the positive side under pair, max and sum semantics (METHOD 1)."""
-    values = np.asarray(logprobs, float)
-    more = 1 + len(targets.positive)
-    positive, negative = np.r_[values[0], values[2:more]], np.r_[values[1], values[more:]]
-    return (
-        float(values[0] - values[1]),
-        float(positive.max() - negative.max()),
-        float(logsumexp(positive) - logsumexp(negative)),
-    )
+    (first, second, *rest), more = logprobs, len(targets.positive) - 1
+    positive, negative = (first, *rest[:more]), (second, *rest[more:])
+    largest = max(positive) - max(negative)
+    return first - second, largest, float(logsumexp(positive) - logsumexp(negative))
 
 
 def prefer(targets: Targets, scores: Iterable[Sequence[float]]) -> Targets:
