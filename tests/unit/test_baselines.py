@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logit
 
-from blindcal.design import BlindDesign
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.published import (
-    blind,
     extracted,
     findings_at_face_value,
     sampled_shares,
 )
-from blindcal.evidence import Evidence, estimate
 from blindcal.methods import make_design
-from blindcal.records import INVALID, AnswerTable, FloatArray
-from blindcal.simulation.simulate import ask, generate
+from blindcal.records import AnswerTable
+from blindcal.simulation.simulate import ask
 
 
 def test_sampling_counts_the_valid_answers() -> None:
@@ -126,37 +121,3 @@ def check_decisions(point: OperatingPoint, known: list[tuple[int, float]]) -> No
     for name, (part, whole) in shares.items():
         found = getattr(point, name).value
         assert found == (pytest.approx(part / whole, abs=1e-12) if whole else None), name
-
-
-@pytest.mark.parametrize(
-    ("method", "queries"), [("sampling", 4), ("extraction", 3), ("verbalized", 1), ("blind", 1)]
-)
-def test_estimates_of_a_method_are_those_of_its_own_estimator(method: str, queries: float) -> None:
-    """From evidence to findings is the estimator called by hand, for items that were asked and answered."""
-    labels, p = generate(300, 5)
-    design = make_design(method, labels, queries=queries, bins=6, seed=2)
-    answered = ask(design, p)
-    answered = answered.rows(np.arange(len(answered)) % 50 != 0)  # a run that was stopped
-    answers = np.where(np.arange(len(answered)) % 40 == 0, INVALID, answered.answers)
-    stated = np.where(answers == INVALID, np.nan, p[answered.items].round(1))
-    answered = replace(answered, answers=answers, stated=stated if method == "verbalized" else None)
-    found = estimate(Evidence(method=method, design=design, labels=labels, answers=answered, bins=6))
-    asked = np.unique(answered.items)
-    if isinstance(design, BlindDesign):
-        thresholds = design.thresholds()
-        all_answers = np.full(300, INVALID)
-        all_answers[answered.items] = answers
-        reached = np.union1d(asked, np.flatnonzero(thresholds == 0))
-        known = blind(labels[reached], thresholds[reached], all_answers[reached], 6).findings()
-        assert float(known.ece) > 0
-    else:
-        by_hand: dict[str, FloatArray] = {
-            "sampling": sampled_shares(300, answered),
-            "extraction": extracted(300, answered),
-            "verbalized": np.bincount(answered.items, stated, 300).astype(np.float64),
-        }
-        known = findings_at_face_value(labels[asked], by_hand[method][asked], 6)
-        assert len(known.operating) == 39
-        if method == "verbalized":  # no shift deploys a threshold on what is said
-            known = replace(known, operating=(), costs=())
-    assert found == known

@@ -17,21 +17,16 @@ QUESTIONS = list(builtin())
 
 
 def test_questions_stay_the_same() -> None:
-    """The 1,000 questions are those on which the published numbers were measured, all different."""
+    """The 1,000 questions are those of the published numbers: all different, each family half positive."""
     assert len(QUESTIONS) == BUILTIN_SIZE == 1000
     for field in ("id", "prompt"):
         assert len({question[field] for question in QUESTIONS}) == 1000
     assert {tuple(question) for question in QUESTIONS} == {("id", "prompt", "label", "family")}
-    digest = hashlib.sha256(b"".join(map(as_line, QUESTIONS))).hexdigest()
-    assert digest == "e6f35bddbd6f205bdde778eedccc5d6f6838dca66d84b9d9534e120b58ef9bd3"
-
-
-def test_balance() -> None:
-    """Half the labels are positive, in each family to within one, and families are equally large."""
-    assert sum(question["label"] for question in QUESTIONS) == 500
     counts = Counter((question["family"], question["label"]) for question in QUESTIONS)
     assert set(counts) == {(family, label) for family in FAMILIES for label in (0, 1)}
     assert max(counts.values()) - min(counts.values()) <= 1
+    digest = hashlib.sha256(b"".join(map(as_line, QUESTIONS))).hexdigest()
+    assert digest == "e6f35bddbd6f205bdde778eedccc5d6f6838dca66d84b9d9534e120b58ef9bd3"
 
 
 def test_items_command(tmp_path: Path) -> None:

@@ -143,39 +143,6 @@ def test_a_missing_run_is_answered_with_those_there_are(
         assert f"m: no such run; existing runs: {Path('runs/items-m')}" in str(blindcal(*arguments).exception)
 
 
-def progress(done: int, total: int, *, probing: bool = False) -> Progress:
-    usage = Usage(queries=done, attempts=done)
-    return Progress(done=done, total=total, usage=usage, cost=None, concurrency=8, probing=probing)
-
-
-def test_a_bar_shows_the_probe_and_then_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """The probe's queries have a bar of their own, and the run's begins anew."""
-    with ProgressBar(mininterval=0, ncols=100) as bar:
-        for asked in (40, 80):
-            bar(progress(asked, 90, probing=True))
-        bar(progress(0, 500))
-        bar(progress(250, 500))
-    shown = capsys.readouterr().err
-    assert "probing:  89%" in shown
-    assert "80/90" in shown
-    assert "250/500" in shown.splitlines()[-1]
-
-
-def test_lines_of_text_and_the_bar_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is printed while a bar is shown stands on a line of its own; only a finished bar stays."""
-    with ProgressBar(mininterval=0, ncols=80) as bar:
-        print_line = bar.wrap_print(lambda text: print(text, file=sys.stderr))
-        print_line("asking")
-        bar(progress(200, 500))
-        print_line("200 of 500")
-        bar(progress(500, 500))
-        print_line("estimating")
-    lines = [line.split("\r")[-1].rstrip() for line in capsys.readouterr().err.split("\n")]
-    assert lines[:2] == ["asking", "200 of 500"]
-    assert "500/500" in lines[2]
-    assert lines[3:] == ["estimating", ""]
-
-
 def test_only_other_machines_want_keys() -> None:
     """A key is missed over https on another machine, and needed where nothing is answered without one."""
     asked = Address("https://api.openai.com/v1", "m")
@@ -189,3 +156,27 @@ def test_only_other_machines_want_keys() -> None:
     own.check_key({})
     assert replace(asked, base_url="https://localhost:8000/v1").keyless_host({}) is None
     assert replace(asked, base_url="http://10.0.0.7/v1").keyless_host({}) is None
+
+
+def test_the_bar_and_lines_of_text_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """The probe has a bar of its own; text stands on its own line; only the finished bar of the run stays."""
+
+    def at(done: int, total: int, *, probing: bool = False) -> Progress:
+        usage = Usage(queries=done, attempts=done)
+        return Progress(done=done, total=total, usage=usage, cost=None, concurrency=8, probing=probing)
+
+    with ProgressBar(mininterval=0, ncols=100) as bar:
+        print_line = bar.wrap_print(lambda text: print(text, file=sys.stderr))
+        print_line("probing")
+        bar(at(80, 90, probing=True))
+        bar(at(200, 500))
+        print_line("200 of 500")
+        bar(at(500, 500))
+        print_line("estimating")
+    shown = capsys.readouterr().err
+    assert "probing:  89%" in shown
+    assert "80/90" in shown
+    lines = [line.split("\r")[-1].rstrip() for line in shown.split("\n")]
+    assert [lines[0], *lines[-2:]] == ["probing", "estimating", ""]
+    assert "200 of 500" in lines
+    assert "500/500" in lines[-3]

@@ -12,7 +12,7 @@ import pytest
 from scipy.special import expit
 
 from blindcal.errors import InputError
-from blindcal.items.score_files import is_choice_file, read_choices, read_scores
+from blindcal.items.score_files import read_choices, read_scores
 from blindcal.records import Targets, Token
 
 TEXT = "id,label,p\na,0,0.25\nb,1,1.0\nc,1,1e-7\n"
@@ -104,34 +104,17 @@ def test_bad_files_are_named_with_row_and_column(tmp_path: Path, text: str | byt
 
 # Choice files
 
-CHOICES = "id,logit_A,logit_B,logit_C,label\na,1.5,0,-2,0\nb,0,3,,1\nc,2,1,-inf,0\n"
+CHOICES = "id,logit_A,logit_B,logit_C,label\na,1.5,0,-2,0\nb,0,3,,1\nc,2,1,-inf,0\nd,1,2,NaN,1\n"
 
 
 def test_a_choice_file_has_a_row_per_item_and_a_column_per_answer(tmp_path: Path) -> None:
     """Answers are the columns' names; a missing logit says that the item has fewer answers."""
     scores = read_choices(write(tmp_path / "c.csv", CHOICES))
     assert scores.answers == ("A", "B", "C")
-    assert scores.ids == ("a", "b", "c")
-    assert scores.labels.tolist() == [0, 1, 0]
-    np.testing.assert_array_equal(scores.logits, [[1.5, 0, -2], [0, 3, -np.inf], [2, 1, -np.inf]])
-    assert scores.choices.tolist() == [3, 2, 2]
-
-
-def test_a_choice_file_in_parquet_reads_like_csv(tmp_path: Path) -> None:
-    """Nulls and NaN in a Parquet file are missing answers."""
-    columns = {
-        "id": ["a", "b", "c"],
-        "label": [0, 1, 0],
-        "logit_A": [1.5, 0.0, 2.0],
-        "logit_B": [0.0, 3.0, 1.0],
-        "logit_C": [-2.0, None, float("nan")],
-    }
-    path = tmp_path / "c.parquet"
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
-    assert is_choice_file(path)
-    scores, text = read_choices(path), read_choices(write(tmp_path / "c.csv", CHOICES))
-    np.testing.assert_array_equal(scores.logits, text.logits)
-    assert (scores.ids, scores.labels.tolist()) == (text.ids, text.labels.tolist())
+    assert scores.ids == ("a", "b", "c", "d")
+    assert scores.labels.tolist() == [0, 1, 0, 1]
+    np.testing.assert_array_equal(scores.logits[:3], [[1.5, 0, -2], [0, 3, -np.inf], [2, 1, -np.inf]])
+    assert scores.choices.tolist() == [3, 2, 2, 2]
 
 
 def test_labels_may_be_names(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
-"""Decisions by the embedded model, for real: each is the one that its hidden log-odds give."""
+"""The probe of the embedded model, for real, and decisions that are the ones its hidden log-odds give."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import Prepared
@@ -16,17 +18,67 @@ from blindcal.certifying.decide import decide
 from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.local_model import Served, ServerSettings, serve
-from blindcal.items.catalogue import builtin
+from blindcal.endpoints.local_model import Served, serve
+from blindcal.errors import UnfitError
+from blindcal.items.catalogue import builtin, open_items
 from blindcal.items.question_files import load
-from blindcal.records import FloatArray, Item, Request, Targets
+from blindcal.probing.client import ProbeClient
+from blindcal.probing.findings import Probe
+from blindcal.probing.probe import probe
+from blindcal.records import NEGATIVE, POSITIVE, FloatArray, Item, Request, Targets, Token
 from blindcal.results.certificate import AskedAs, Certificate
 from blindcal.scoring.score_items import log_odds
 from blindcal.settings import Settings
 from blindcal.store.run_file import ServedModel
 from certified_runs import certificate, near, ruled, side
+from governed import governed
 from hidden import shown
 from serving import model_or_skip
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serve(model_or_skip()) as served:
+        yield served
+
+
+def test_real_server_under_a_name_of_openai(served: Served) -> None:
+    """Its own ids are taken whatever its model is called, and those of the name are found to be wrong."""
+    pilot = next(iter(open_items("builtin")))
+
+    async def chosen(tokenizer: str | None) -> tokens.Choice:
+        async with HttpEndpoint(Address(served.base_url + "/", "gpt-4o-mini"), environ={}) as endpoint:
+            found = await tokens.find_vocabulary(endpoint, endpoint, pilot, tokenizer)
+            answers = await tokens.candidates_of(("Yes", "No"), found.encode)
+            return await tokens.choose(endpoint, [pilot], answers, unsure=found.unsure)
+
+    assert asyncio.run(chosen(None)).targets == Targets((Token(10539, "Yes"),), (Token(5230, "No"),))
+    with pytest.raises(UnfitError, match="are not those of this model"):
+        asyncio.run(chosen("gpt-4o-mini"))
+
+
+def test_real_server(served: Served) -> None:
+    """A real llama.cpp server with a real model: its verdict, and the flip at the logprob gap."""
+    question = min(open_items("builtin"), key=lambda one: len(one.messages[0].content))
+    targets = Targets((Token(10539, "Yes"),), (Token(5230, "No"),))
+
+    async def talk() -> tuple[Probe, list[int]]:
+        async with HttpEndpoint(Address(served.base_url, served.model), environ={}) as endpoint:
+            found = await probe(governed(endpoint), [question], targets)
+            reply = await endpoint.ask(Request(question.messages, top_logprobs=100))
+            assert reply.logprobs is not None
+            gap = reply.logprobs["Yes"] - reply.logprobs["No"]
+            client = ProbeClient(endpoint, targets)
+            return found, [await client.at(question, b - gap, 50.0) for b in (-1e-4, 1e-4)]
+
+    found, around_the_gap = asyncio.run(talk())
+    assert found.verdict == "thresholds"
+    assert found.top_logprobs
+    assert ("acts by the right amount", "good") in [(one.question, one.outcome) for one in found.findings]
+    assert around_the_gap == [NEGATIVE, POSITIVE]
+
+
+# Decisions
 
 N = 24
 
@@ -69,12 +121,11 @@ def ruling(served: Served, path: Path) -> tuple[Certificate, FloatArray]:
     return replace(rule, expires=rule.expires.replace(year=2999)), 1 / (1 + np.exp(-odds))
 
 
-def test_each_decision_follows_the_hidden_log_odds(tmp_path: Path) -> None:
+def test_each_decision_follows_the_hidden_log_odds(served: Served, tmp_path: Path) -> None:
     """Accepted, rejected and abstained from as the certified rule says; no item is at a threshold."""
     path = write_questions(tmp_path / "questions.jsonl", N)
-    with serve(model_or_skip(), ServerSettings(context=512, threads=1)) as served:
-        rule, p = ruling(served, path)
-        found = decide(rule, path, out=tmp_path / "out", limits=Limits(concurrency=2), timeout=600)
+    rule, p = ruling(served, path)
+    found = decide(rule, path, out=tmp_path / "out", limits=Limits(concurrency=2), timeout=600)
     assert near(p, rule, within=1e-4) == 0
     assert [one.decision for one in found] == ruled(p, rule)
     assert min(found.accepted, found.rejected, found.abstained) >= N // 4
