@@ -59,6 +59,11 @@ def test_figures_are_drawn_from_the_records(fit: LatentFit, run: Run) -> None:
         ):
             assert plot.svg(ours) == plot.svg(theirs)
         assert plot.reliability(source, axes) is axes
+    assert plot.cost(run, 1, 5, axes) is axes
+    with plot.style(dark=True):
+        dark = plot.calibration_curve(run)
+    assert 'aria-label="the gaps"' in plot.svg(dark, "the gaps")
+    assert plot.svg(dark) == plot.svg(style.root_figure(dark))
     dots = plot.reliability(replace(run.result, curve=None))
     assert len(dots.lines) == 1  # the diagonal
     assert "bins, by share of items" in texts(dots)
@@ -115,24 +120,13 @@ def test_what_cannot_be_drawn_is_refused_with_what_can(fit: LatentFit) -> None:
     wrong: list[tuple[str, Any, str]] = [
         ("parts", fit, f"this LatentFit has no parts; it can be drawn by {by}$"),
         ("confidence", {}, "estimates must be a result, a run or a fit, got dict"),
-        *(
-            (name, bare, "this AuditResult has no .* by calibration_curve, rel")
-            for name in ("operating", "parts")
-        ),
+        ("operating", bare, "this AuditResult has no .* by calibration_curve, rel"),
     ]
     for name, source, message in wrong:
         with pytest.raises(InputError, match=f"^{name}: {message}"):
             getattr(plot, name)(source)
     with pytest.raises(InputError, match=r"^cost: this AuditResult has no operating points; it"):
         plot.cost(bare, 1, 5)
-
-
-def test_a_figure_of_axes_is_an_element_of_a_page() -> None:
-    """`svg` takes axes or their figure, and a title for screen readers; `style` is that of all figures."""
-    with plot.style(dark=True):
-        axes = plot.calibration_curve(results.result())
-    assert plot.svg(axes) == plot.svg(style.root_figure(axes))
-    assert 'aria-label="the gaps"' in plot.svg(axes, "the gaps")
 
 
 def test_files_are_the_same_bytes_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import results
 from blindcal.auditing.audit import audit
 from blindcal.estimate.findings import Curve
 from blindcal.probing.findings import Finding
@@ -215,21 +216,23 @@ def test_a_headline_names_the_stretch_that_is_off(full: AuditResult) -> None:
     )
 
 
-def test_the_headline_follows_the_model() -> None:
-    """A calibrated model is not blamed, an underconfident one is located, and a stop is noted."""
+def test_an_underconfident_model_is_located() -> None:
+    """On both sides, from answers."""
     rng = np.random.default_rng(1)
     p = np.clip(rng.beta(0.5, 0.5, 3000), 1e-6, 1 - 1e-6)
-    calibrated = audited((rng.random(3000) < p).astype(np.int64), p)
-    assert "Chance alone could produce this error in a perfectly calibrated model" in headline_of(calibrated)
     timid = audited((rng.random(3000) < 1 / (1 + (1 / p - 1) ** 2.2)).astype(np.int64), p)
     where = r"It is underconfident when it says “Yes” with .* confidence, and “No” with"
     assert re.search(where, headline_of(timid)), headline_of(timid)
-    counts = replace(calibrated.counts, unanswered=7)
-    stopped = replace(calibrated, complete=False, stopped="limit", counts=counts)
-    about = "The estimates are about the 3,000 items that have an answer, a random sample of all 3,007."
+
+
+def test_notes_say_what_limits_the_estimates() -> None:
+    """A stop with the items that the estimates are about, and few groups."""
+    whole = results.result()
+    stopped = replace(whole, complete=False, stopped="limit", counts=replace(whole.counts, unanswered=7))
+    about = "The estimates are about the 1,000 items that have an answer, a random sample of all 1,007."
     assert f"Note: The run was stopped early (limit). {about}" in page_words(stopped)
     for groups, words in ((1, "All items are in one group"), (9, "The items are in only 9 groups"), (10, "")):
-        text = page_words(replace(calibrated, counts=replace(calibrated.counts, groups=groups)))
+        text = page_words(replace(whole, counts=replace(whole.counts, groups=groups)))
         assert f"Note: {words}" in text if words else "Note" not in text
 
 

@@ -94,6 +94,15 @@ def _types(found: Any) -> dict[str, Any]:
     return dict(zip(found.columns, found.dtypes, strict=True))
 
 
+def test_wrong_names_are_answered_with_the_right_ones() -> None:
+    """Of tables and of libraries."""
+    bare = results.result(curve=None, confidence=None, operating=(), costs=(), parts=())
+    with pytest.raises(bc.InputError, match=r"^table: this result has metrics and bins, got 'curve'$"):
+        bare.to_frame("curve")
+    with pytest.raises(bc.InputError, match=r"^library: must be one of pandas, polars, got 'dask'$"):
+        bare.to_frame(library="dask")  # type: ignore[arg-type]  # the error is what is tested
+
+
 @pytest.mark.parametrize("missing", ["pandas", "polars"])
 def test_whichever_is_installed_is_used(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If both are, it is pandas; without any, the error says what helps."""
@@ -111,12 +120,3 @@ def test_whichever_is_installed_is_used(missing: str, monkeypatch: pytest.Monkey
     assert str(caught.value) == (
         "a frame needs pandas or polars, which are not installed: pip install pandas or pip install polars"
     )
-
-
-def test_wrong_names_are_answered_with_the_right_ones() -> None:
-    """Of tables and of libraries."""
-    bare = results.result(curve=None, confidence=None, operating=(), costs=(), parts=())
-    with pytest.raises(bc.InputError, match=r"^table: this result has metrics and bins, got 'curve'$"):
-        bare.to_frame("curve")
-    with pytest.raises(bc.InputError, match=r"^library: must be one of pandas, polars, got 'dask'$"):
-        bare.to_frame(library="dask")  # type: ignore[arg-type]  # the error is what is tested
