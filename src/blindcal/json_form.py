@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import msgspec
+from msgspec import defstruct
 
 from blindcal.errors import InputError
 from blindcal.text import encodable, printable
@@ -48,11 +48,11 @@ def read_json(raw: bytes, decoder: msgspec.json.Decoder[Any] = _ANYTHING) -> Any
         raise JsonError(str(error), malformed=True) from None
 
 
-def read_saved(path: Path, kind: type[T], name: str, version: int) -> T:
-    """Read a record that blindcal saved; raises `InputError` for another file or format."""
+def read_saved(path: Path, kind: type[T], name: str, version: int, field: str = "format") -> T:
+    """Read a record that blindcal saved, with its format in ``field``; raises `InputError` for another."""
     try:
         raw = path.read_bytes()
-        saved = read_json(raw, msgspec.json.Decoder(_Saved)).format
+        saved = getattr(read_json(raw, msgspec.json.Decoder(defstruct("Saved", [(field, int)]))), field)
         if saved != version:
             raise InputError(
                 f"{path}: is a {name} in format {saved}, and this version of blindcal reads {version}",
@@ -66,11 +66,6 @@ def read_saved(path: Path, kind: type[T], name: str, version: int) -> T:
         raise InputError(
             f"{path}: not a {name} of blindcal ({why})", remedy=f"name a {name} that blindcal wrote"
         ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    format: int
 
 
 def _depth(raw: bytes) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-import msgspec
 import numpy as np
 from scipy.special import expit
 
@@ -22,7 +21,7 @@ from blindcal.estimate.noise import ControlCounts, Drift
 from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
 from blindcal.items.question_files import Items, RepeatedPrompts
 from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
-from blindcal.json_form import JsonError, json_page, read_json
+from blindcal.json_form import json_page, read_saved
 from blindcal.prices import Prices
 from blindcal.probing.findings import Probe
 from blindcal.records import Estimate, EstimatorName, FloatArray, IntArray, Message, Targets
@@ -289,25 +288,7 @@ class AuditResult(Findings):
     @classmethod
     def load(cls, path: str | Path) -> AuditResult:
         """Read a result back."""
-        try:
-            content = Path(path).read_bytes()
-            version = read_json(content, msgspec.json.Decoder(_Version)).schema_version
-            if version != SCHEMA_VERSION:
-                raise InputError(
-                    f"{path}: is a result in format {version}, and this version of blindcal reads "
-                    f"{SCHEMA_VERSION}",
-                    remedy="open it with the version that made it",
-                )
-            return read_json(content, msgspec.json.Decoder(cls))
-        except FileNotFoundError:
-            raise InputError(f"{path}: no such result") from None
-        except (OSError, JsonError) as error:
-            raise InputError(f"{path}: not a result of blindcal ({printable(str(error))})") from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    schema_version: int
+        return read_saved(Path(path), cls, "result", SCHEMA_VERSION, "schema_version")
 
 
 # The truth that an audit is compared with
