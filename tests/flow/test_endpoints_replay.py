@@ -19,7 +19,6 @@ from blindcal.records import Item, Message, Reply, Request
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from misbehaving import Behaviour, Server
-from paths import SHARED
 from serving import OWN_LOGITS, items, recording, replayed
 
 ODDS = [-6.0, -1.0, 0.0, 0.7, 5.0]
@@ -87,15 +86,15 @@ def test_certain_probabilities() -> None:
     """Probabilities of exactly zero and one are beyond any other's threshold, and in reach of the bias."""
 
     async def talk(shift: float) -> list[str]:
-        known = Recording.from_probabilities(["item-0", "item-1"], np.array([0.0, 1.0]))
+        never, always = items(2)
+        known = Recording.from_probabilities([never.id, always.id], np.array([0.0, 1.0]))
         async with (
             Server(known, items(2)) as server,
             HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
         ):
-            bias: list[dict[int, float]] = [{1: 50 + shift, 2: 50.0}, {1: 50 - shift, 2: 50.0}]
-            return [
-                (await endpoint.ask(Request(i.messages, b))).text for i, b in zip(items(2), bias, strict=True)
-            ]
+            raised = await endpoint.ask(Request(never.messages, {1: 50 + shift, 2: 50.0}))
+            lowered = await endpoint.ask(Request(always.messages, {1: 50 - shift, 2: 50.0}))
+            return [raised.text, lowered.text]
 
     nearest = 1 - np.finfo(float).epsneg  # the last double below one
     assert asyncio.run(talk(math.log(nearest / (1 - nearest)))) == ["No", "Yes"]
@@ -175,25 +174,14 @@ def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
         Recording.load(logits_file(tmp_path, text))
 
 
-@pytest.mark.parametrize(
-    ("path", "n"),
-    [
-        (OWN_LOGITS, 240),
-        (SHARED / "logits" / "qwen__boolq__logits.csv.gz", 3270),
-        (SHARED / "logits" / "smollm2__boolq__logits.csv.gz", 3270),
-    ],
-    ids=lambda value: value.name if isinstance(value, Path) else "",
-)
-def test_real_logits(path: Path, n: int) -> None:
+def test_real_logits() -> None:
     """Real recorded logits load, and their unbiased greedy answers are the recorded argmax."""
-    if not path.exists():
-        pytest.skip(f"no recorded logits at {path}")
-    known = Recording.load(path)
-    assert known.logits.shape[0] == len(known.ids) == n
+    known = Recording.load(OWN_LOGITS)
+    assert known.logits.shape[0] == len(known.ids) == 240
     texts = {token.id: token.text for token in known.tokens}
-    with gzip.open(path, "rt") as lines:
+    with gzip.open(OWN_LOGITS, "rt") as lines:
         argmax = [int(line.rsplit(",", 1)[1]) for line in list(lines)[1:]]
-    questions = [Item(name, 0, (Message("user", name),)) for name in known.ids[:300]]
+    questions = [Item(name, 0, (Message("user", name),)) for name in known.ids]
 
     async def talk() -> list[str]:
         async with (
@@ -202,5 +190,4 @@ def test_real_logits(path: Path, n: int) -> None:
         ):
             return [(await endpoint.ask(Request(item.messages))).text for item in questions]
 
-    for answer, best in zip(asyncio.run(talk()), argmax, strict=False):
-        assert answer == texts.get(best, "The")
+    assert asyncio.run(talk()) == [texts.get(best, "The") for best in argmax]

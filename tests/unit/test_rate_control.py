@@ -61,30 +61,20 @@ def test_refusals_halve_and_answers_add_one() -> None:
     assert climb.limit == 128
     climb.refused(now + COOLING + 0.1, sent=now + COOLING)
     assert climb.limit == 64
-    serve(climb, 1.0, lambda limit: limit / 0.2, now + 1.2)
+    now = serve(climb, 1.0, lambda limit: limit / 0.2, now + 1.2)
     assert 65 <= climb.limit <= 70
-
-
-def test_it_never_falls_below_one() -> None:
-    """However often it is refused, one question at a time goes out."""
-    climb = ConcurrencyControl(16)
-    for k in range(100):
-        climb.refused(2.0 * k + 1, sent=2.0 * k)
+    for k in range(1, 100):  # one question at a time always goes out
+        climb.refused(now + 2 * k + 1, sent=now + 2 * k)
     assert climb.limit == 1
 
 
-def test_the_meter_spreads_requests() -> None:
-    """60 a minute is one a second, from the first on."""
+def test_the_meter_spreads_requests_and_tokens() -> None:
+    """60 requests a minute are one a second; tokens delay the next one, and true counts replace guesses."""
     meter = RateLimiter(rpm=60)
     assert [meter.book(0.0, 1) for _ in range(4)] == [0, 1, 2, 3]
     assert meter.book(100.0, 1) == 100
-
-
-def test_the_meter_counts_tokens_and_corrections() -> None:
-    """Tokens a minute delay the next question, and the true count replaces the guess."""
     meter = RateLimiter(tpm=600)
-    assert meter.book(0.0, 100) == 0
-    assert meter.book(0.0, 100) == 10
+    assert [meter.book(0.0, 100) for _ in range(2)] == [0, 10]
     meter.correct(-50)
     assert meter.book(0.0, 100) == 15
 
@@ -128,16 +118,12 @@ def test_few_failures_in_a_row_pause_nobody() -> None:
     pause.refused(100.5, sent=100)
     assert pause.trying
     assert pause.until == 101
-
-
-def test_an_answer_ends_the_growth_of_the_pause() -> None:
-    """A service that answers in between is not paused, however often it refuses a request."""
-    pause = SharedPause(0.5)
-    for k in range(20):
-        pause.refused(k + 0.5, sent=k)
-        pause.answered()
-        assert not pause.trying
-    assert pause.until == float("-inf")
+    between = SharedPause(0.5)
+    for k in range(20):  # however often it refuses, if it answers in between
+        between.refused(k + 0.5, sent=k)
+        between.answered()
+        assert not between.trying
+    assert between.until == float("-inf")
 
 
 def test_a_server_that_refuses_everything_gets_few_requests() -> None:

@@ -179,6 +179,10 @@ _REFUSAL = re.compile(
     r"|not permitted|not allowed|is allowed|deprecated|invalid|must be|cannot|not implemented|unavailable",
     re.IGNORECASE,
 )
+# OpenAI's ``param``, pydantic's ``loc`` as JSON or as Python prints it, and vLLM's words
+_STRUCTURED = re.compile(
+    r""""param":\s*"([\w.\[\]]+)"|["']loc["']:\s*[\[(]["']body["'],\s*["'](\w+)["']|\(parameter=(\w+)"""
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 # What is not about the refused field: pydantic repeats what was sent, and Groq suggests another field.
 _BESIDES = re.compile(r"'input': .*|did you mean .*", re.DOTALL)
@@ -226,7 +230,9 @@ class Accepted:
         if "max_tokens" in sent and b"max_completion_tokens" in raw:
             return replace(self, limit_name="max_completion_tokens")  # as newer OpenAI models want it
         limit = next((sent[name] for name in _LIMIT_NAMES if name in sent), None)
-        least = max((int(match[1]) for text in _texts(raw) for match in _LEAST.finditer(text)), default=0)
+        least = max(
+            (int(match[1]) for text in _texts(_decoded(raw)) for match in _LEAST.finditer(text)), default=0
+        )
         if limit is not None and limit < least <= _MOST_LEAST_TOKENS:
             return replace(self, least_tokens=max(least, self.least_tokens))
         return self
@@ -240,10 +246,11 @@ def changes_nothing(name: str, value: object) -> bool:
 def refused(raw: bytes, sent: Collection[str]) -> tuple[str, ...]:
     """The fields among ``sent`` that an error body refuses by name, structured parts before its message."""
     known = [name for name in sent if name not in _ESSENTIAL]
-    named = [name for name in map(_top_level, _structured(_decoded(raw))) if name in known]
-    if named:
-        return tuple(dict.fromkeys(named))
-    for text in _texts(raw):
+    unescaped = raw.decode("utf-8", "replace").replace("\\", "")
+    named = [_top_level("".join(match.groups(""))) for match in _STRUCTURED.finditer(unescaped)]
+    if ours := [name for name in named if name in known]:
+        return tuple(dict.fromkeys(ours))
+    for text in _texts(_decoded(raw)):
         plain = _CAMEL.sub("_", _BESIDES.sub("", text)).lower()
         for sentence in _SENTENCE_END.split(plain):
             if _REFUSAL.search(sentence) and (names := _mentioned(sentence, known)):
@@ -272,37 +279,19 @@ def _decoded(raw: bytes) -> Any:
         return raw.decode("utf-8", "replace")
 
 
-def _structured(body: Any) -> Iterator[str]:
-    for part in _parts(body):
-        if isinstance(part, str):
-            yield from re.findall(r"\(parameter=(\w+)", part)
-            yield from re.findall(r"'loc': \('body', '(\w+)'", part)
-            continue
-        if isinstance(name := part.get("param"), str):
-            yield name
-        match part.get("loc"):
-            case ["body", str(name), *_]:
-                yield name
-
-
-def _texts(raw: bytes) -> list[str]:
-    return [part for part in _parts(_decoded(raw)) if isinstance(part, str)]
-
-
-def _parts(body: Any, depth: int = 0) -> Iterator[dict[str, Any] | str]:
-    """Objects and texts that may say what is wrong; gateways wrap the errors of others."""
+def _texts(body: Any, depth: int = 0) -> Iterator[str]:
+    """Texts that may say what is wrong; gateways wrap the errors of others."""
     if depth > _DEEPEST:
         return
     if isinstance(body, dict):
-        yield body
-        for key in _MESSAGES:
-            yield from _parts(body.get(key), depth + 1)
-    elif isinstance(body, list):
+        body = [body.get(key) for key in _MESSAGES]
+    if isinstance(body, list):
         for part in body:
-            yield from _parts(part, depth + 1)
+            yield from _texts(part, depth + 1)
     elif isinstance(body, str):
-        inner = _decoded(body.encode("utf-8", "replace")) if body.lstrip().startswith(("{", "[{")) else body
+        wrapped = body.lstrip().startswith(("{", "[{"))
+        inner = _decoded(body.encode("utf-8", "replace")) if wrapped else body
         if isinstance(inner, str):
             yield body
         else:
-            yield from _parts(inner, depth + 1)
+            yield from _texts(inner, depth + 1)
