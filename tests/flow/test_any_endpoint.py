@@ -134,17 +134,15 @@ def test_several_answers_come_in_one_request(tmp_path: Path) -> None:
     assert together.spend.prompt_tokens < alone.spend.prompt_tokens
 
 
-def test_free_text_is_read(tmp_path: Path) -> None:
-    """A model that reasons and answers in sentences is audited by what its texts settle on."""
+def test_answers_are_repeated_as_the_endpoint_is_configured(tmp_path: Path) -> None:
+    """Sentences are read, and where temperature is of no use, no constraint is sent."""
     result = audited(tmp_path, SENTENCES)
     assert result.counts.invalid < 0.05 * result.counts.answers
     assert "free text" in result.measures
     assert "as it is configured" in result.measures
-
-
-def test_repeated_answers_are_not_constrained(tmp_path: Path) -> None:
-    """Where temperature is of no use, answers are repeated as the endpoint is configured."""
-    result = audited(tmp_path, Behaviour(bias="rejected", temperature="fixed", constraints="honoured"))
+    (tmp_path / "fixed").mkdir()
+    fixed = Behaviour(bias="rejected", temperature="fixed", constraints="honoured")
+    result = audited(tmp_path / "fixed", fixed)
     assert result.method == "repeated"
     assert "allowed_token_ids" not in result.measures
 
@@ -184,10 +182,7 @@ def test_the_order_of_the_ways_is_that_of_their_widths() -> None:
     ("options", "line"),
     [
         ({}, "latent, 1 query per item; better would be logprobs (they are hidden)"),
-        (
-            {"answers": tuple("ABCD")},
-            "latent, 2 queries per item; better would be logprobs (they are hidden)",
-        ),
+        ({"answers": (*"ABCD",)}, "latent, 2 queries per item; better would be logprobs (they are hidden)"),
     ],
 )
 def test_the_line_names_what_would_be_better(options: dict[str, Any], line: str) -> None:

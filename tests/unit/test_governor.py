@@ -51,17 +51,13 @@ def asked(governor: HurriedGovernor, times: int = 1) -> None:
 
 
 def test_the_wait_that_the_server_asks_for_is_kept_and_announced() -> None:
-    """Nothing is sent before it is over; a long one is announced once."""
+    """Nothing is sent before it is over; a wait of years is an error at once."""
     told: list[str] = []
     slow = RetryableError("too many requests (429)", retry_after=9, throttled=True)
     governor = hurried(Scripted(lambda call, _: slow if call <= 2 else None), tell=told.append)
     asked(governor)
     assert governor.now == pytest.approx(18, abs=1.1)
     assert told == ["waiting 9 s, as the endpoint asks: too many requests (429)"] * 2
-
-
-def test_a_wait_beyond_patience_is_an_error_at_once() -> None:
-    """A server that asks to wait for years is not waited for."""
     slow = RetryableError("too many requests (429)", retry_after=1e9, throttled=True)
     governor = hurried(after(0, slow))
     with pytest.raises(EndpointError, match=r"it asks to wait 1,000,000,000 s: run the same again then, or"):
@@ -69,21 +65,20 @@ def test_a_wait_beyond_patience_is_an_error_at_once() -> None:
     assert governor.waits == []
 
 
-@pytest.mark.parametrize("error", [FatalError("no such model", status=404), ReplyError("a web page")])
-def test_what_cannot_succeed_is_not_asked_again(error: Exception) -> None:
-    """A fatal error and a reply that is none end a needed request at once."""
+@pytest.mark.parametrize(
+    ("error", "message", "calls"),
+    [
+        (FatalError("no such model", status=404), "no such model", 1),
+        (ReplyError("a web page"), "a web page", 1),
+        (RetryableError("failed (500)"), r"nothing but failures so far; .*failed \(500\)", 4),
+    ],
+)
+def test_what_never_succeeds_is_given_up(error: Exception, message: str, calls: int) -> None:
+    """A fatal error and a reply that is none end a request at once, four failures before any answer too."""
     endpoint = after(0, error)
-    with pytest.raises(type(error), match=str(error)):
+    with pytest.raises(EndpointError, match=message):
         asked(hurried(endpoint))
-    assert endpoint.calls == 1
-
-
-def test_a_server_that_never_answers_is_given_up() -> None:
-    """Four failures before any answer are enough."""
-    endpoint = after(0, RetryableError("the server failed (500)"))
-    with pytest.raises(EndpointError, match=r"nothing but failures so far; .*the server failed \(500\)"):
-        asked(hurried(endpoint))
-    assert endpoint.calls == 4
+    assert endpoint.calls == calls
 
 
 def test_an_outage_is_waited_out_for_as_long_as_patience_lasts() -> None:
