@@ -325,8 +325,8 @@ class Usage:
         return self.prompt_tokens, self.completion_tokens, self.cached_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        names = (each.name for each in fields(self))
-        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        # by slots, because every reply is added
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,11 @@
-"""`import blindcal as bc` offers what the command line offers, and what it returns can be looked at."""
+"""`import blindcal as bc` is quick, offers what the command line offers, and returns what can be shown."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,3 +104,41 @@ def test_what_is_returned_fits_on_a_line(run: Path, items: Path, settings: bc.Se
     for one in found:
         assert "\n" not in repr(one)
         assert len(repr(one)) <= 200, repr(one)
+
+
+HEAVY = (
+    *("pyreqwest", "datasets", "pandas", "polars", "pyarrow", "torch", "transformers", "matplotlib"),
+    *("xllamacpp", "scipy.stats"),
+)
+
+
+def python(*arguments: str, **environ: str) -> list[str]:
+    """What a fresh interpreter prints, in words."""
+    clean = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=clean | environ
+    ).stdout.split()
+
+
+def test_importing_is_quick_and_light() -> None:
+    """`import blindcal` takes under a second of CPU and loads no client, reader, model or plot."""
+    script = (
+        "import time; begin = time.process_time(); import blindcal; spent = time.process_time() - begin\n"
+        f"import sys; print(spent, *[name for name in {HEAVY!r} if name in sys.modules])\n"
+        "print(*[name for name in blindcal.__all__ if not hasattr(blindcal, name)])"
+    )
+    (spent,) = python("-c", script)
+    assert float(spent) < 1.0
+
+
+def test_the_command_line_starts_without_numpy() -> None:
+    """`blindcal --help` loads no numpy, so that its choice of threads holds; the user's own wins."""
+    script = "import blindcal.cli, os, sys; print(os.environ['OPENBLAS_NUM_THREADS'], 'numpy' in sys.modules)"
+    assert python("-c", script) == ["1", "False"]
+    assert python("-c", script, OPENBLAS_NUM_THREADS="2") == ["2", "False"]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """`python -m blindcal` is the command line, where its command is not on the path."""
+    assert "version" in python("-m", "blindcal", "--version")

@@ -107,23 +107,22 @@ class Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finish the commit under way and release the file; an error before anything was asked removes it."""
         self._thread.shutdown()
         unused = False
         if kind is not None and self._made:
             with suppress(StoreError):
                 unused = self._is_empty("replies")
-        self.close(discard=unused)
-
-    def close(self, *, discard: bool = False) -> None:
-        """Finish the commit under way and release the file; ``discard`` removes what `open` created."""
-        self._thread.shutdown()
         self._db.close()
         if self._lock is not None:
             # Removed while still held, to spare another process's run; folders with other content stay.
-            for made in self._made if discard else ():
+            for made in self._made if unused else ():
                 with suppress(OSError):
                     made.rmdir() if made.is_dir() else made.unlink()
             self._lock.close()
+
+    def close(self) -> None:
+        self.__exit__(None)
 
     def _execute(self, statement: str, *values: object) -> list[Any]:
         with translated(self.path):
@@ -148,18 +147,16 @@ class Store:
         begun = self.note("config")
         if begun == wanted:
             return False
-        if begun is not None:
-            if not self._is_empty():
-                raise InputError(
-                    f"{self.path} was begun with other settings ({_difference(begun, wanted)})",
-                    remedy="go back to the old settings, or choose another folder with {out}",
-                    options={"out": ...},
-                )
-            with translated(self.path), transaction(self._db):
-                for table in _REPLACED:
-                    self._change(f"DELETE FROM {table}")
-            self._served = None
+        if begun is not None and not self._is_empty():
+            raise InputError(
+                f"{self.path} was begun with other settings ({_difference(begun, wanted)})",
+                remedy="go back to the old settings, or choose another folder with {out}",
+                options={"out": ...},
+            )
         with translated(self.path), transaction(self._db):
+            for table in _REPLACED if begun is not None else ():
+                self._change(f"DELETE FROM {table}")
+            self._served = None
             self._db.executemany(
                 "INSERT INTO items VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (item_row(number, item, keep_prompts) for number, item in enumerate(items)),
