@@ -39,10 +39,7 @@ def main() -> None:
     """Run the study, and record its table."""
     arguments = options(__doc__, repeats=100)
     files = score_files(arguments.data)
-    kinds: dict[str, Sequence[Path | None]] = {
-        "drawn at random": [None],
-        f"{len(files)} score files": files,
-    }
+    kinds: dict[str, Sequence[Path | None]] = {"drawn at random": [None], f"{len(files)} score files": files}
     rows: list[list[Cell]] = []
     for n, (name, paths) in product(SIZES, kinds.items()):
         jobs = [(paths[seed % len(paths)], n, seed) for seed in range(arguments.repeats)]

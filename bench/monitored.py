@@ -30,13 +30,7 @@ import numpy as np
 from scipy.stats import norm
 
 import blindcal as bc
-from blindcal.estimate.streams.betting import (
-    CurveClaim,
-    Game,
-    Reference,
-    calibration_cells,
-    question_cells,
-)
+from blindcal.estimate.streams.betting import CurveClaim, Game, Reference, calibration_cells, question_cells
 from blindcal.records import FloatArray
 from blindcal.results.monitor import FOR_REFERENCE, Monitor
 from blindcal.simulation.simulate import log_odds

@@ -187,11 +187,7 @@ async def bounded(chunks: AsyncIterator[bytes]) -> bytes:
 
 
 BARE = "bare aiohttp + orjson"
-CLIENTS: dict[str, Client] = {
-    "openai `AsyncOpenAI`": sdk,
-    "blindcal, the client alone": ours,
-    BARE: bare,
-}
+CLIENTS: dict[str, Client] = {"openai `AsyncOpenAI`": sdk, "blindcal, the client alone": ours, BARE: bare}
 RUNS: dict[str, Callable[[Mapping[str, str]], Any] | None] = {
     "blindcal, a whole run": None,
     "a whole run over aiohttp": Aiohttp,
@@ -234,10 +230,7 @@ async def whole_run(
 ) -> float:
     """The queries per second of a whole run: design, client and store; ``client`` replaces blindcal's own."""
     items = load(path)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Store.open(Path(folder) / "run.sqlite") as store,
-    ):
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         job = Job(items=items, question=QUESTION, store=store)
         run = RunContext(limits=bc.Limits(concurrency=workers))
         async with HttpEndpoint(Address(base_url, "bench"), environ={}) as endpoint:

@@ -50,12 +50,7 @@ def compute(known: Recorded) -> tuple[float, ...]:
     method, _, estimator = name.partition("+")
     scores, repeats = read_scores(known.path), len(known.numbers) - 1
     made = simulate(
-        method,
-        scores.labels,
-        scores.p,
-        estimator=estimator or "own",
-        queries=float(queries),
-        repeats=repeats,
+        method, scores.labels, scores.p, estimator=estimator or "own", queries=float(queries), repeats=repeats
     )
     return made.oracle, *made.estimates
 

@@ -18,14 +18,7 @@ from blindcal.store.run_file import ServedModel
 from blindcal.store.run_store import RUN_FILE, Store
 
 ACCEPT = CertifiedSide(
-    threshold=0.9,
-    shift=-2.1972,
-    bound=0.953,
-    wanted=0.95,
-    right=396,
-    decided=400,
-    items=1000,
-    level=0.95,
+    threshold=0.9, shift=-2.1972, bound=0.953, wanted=0.95, right=396, decided=400, items=1000, level=0.95
 )
 REJECT = replace(ACCEPT, threshold=0.2, shift=1.3863, bound=0.961, level=0.975)
 

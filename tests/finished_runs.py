@@ -106,10 +106,7 @@ class FinishedRun:
         else:
             recording = Recording.of_choices(ids, self.truth, LETTERS[:answers])
         how = Behaviour(**{**self.kind.behaviour, **behaviour})
-        with (
-            locked(self.port_file),
-            running(Server(recording, questions, how, port=self._port)) as server,
-        ):
+        with locked(self.port_file), running(Server(recording, questions, how, port=self._port)) as server:
             yield server
 
     @property
@@ -128,10 +125,7 @@ class FinishedRuns:
         folder = self._folder / name
         folder.mkdir(parents=True, exist_ok=True)
         run = FinishedRun(
-            folder=folder / "run",
-            items=folder / "items.jsonl",
-            kind=KINDS[name],
-            port_file=folder / "port",
+            folder=folder / "run", items=folder / "items.jsonl", kind=KINDS[name], port_file=folder / "port"
         )
         with locked(folder / "lock"):
             if not (folder / "done").exists():

@@ -125,11 +125,7 @@ class Server(replay.Server):
     behaviour: Behaviour
 
     def __init__(
-        self,
-        recording: Recording,
-        items: Iterable[Item],
-        behaviour: Behaviour | None = None,
-        **more: Any,
+        self, recording: Recording, items: Iterable[Item], behaviour: Behaviour | None = None, **more: Any
     ) -> None:
         super().__init__(recording, items, behaviour or Behaviour(), **more)
         self._listener = _Listener(self._handle)

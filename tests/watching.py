@@ -85,11 +85,7 @@ class Production:
 
 @contextlib.contextmanager
 def production(
-    folder: Path,
-    *,
-    settings: dict[str, Any] | None = None,
-    p: FloatArray | None = None,
-    **behaviour: Any,
+    folder: Path, *, settings: dict[str, Any] | None = None, p: FloatArray | None = None, **behaviour: Any
 ) -> Iterator[Production]:
     """A model behind a server, and a finished audit of its first questions; ``p`` are its probabilities."""
     labels, usual = model(N, 5)

@@ -246,11 +246,7 @@ def test_the_page_shows_names_as_text_and_marks_our_rows(tmp_path: Path) -> None
     ],
 )
 def test_what_cannot_be_in_the_table_is_one_line(
-    files: dict[str, str],
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str], arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unknown methods, budgets and words, a second file of one name and broken files are named."""
     monkeypatch.chdir(tmp_path)

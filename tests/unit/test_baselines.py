@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.published import (
-    extracted,
-    findings_at_face_value,
-    sampled_shares,
-)
+from blindcal.estimate.published import extracted, findings_at_face_value, sampled_shares
 from blindcal.methods import make_design
 from blindcal.records import AnswerTable
 from blindcal.simulation.simulate import ask

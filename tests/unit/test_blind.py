@@ -184,10 +184,7 @@ def test_findings_are_sums_of_signed_gaps(bins: int) -> None:
     assert found.overconfidence.value == pytest.approx(over)
     bound = result.invalid_bound
     assert (bound > 0) == (bins > 1)
-    assert found.ece_if_invalid == (
-        max(0.0, float(result.ece) - bound),
-        min(1.0, float(result.ece) + bound),
-    )
+    assert found.ece_if_invalid == (max(0.0, float(result.ece) - bound), min(1.0, float(result.ece) + bound))
     assert (found.accuracy, found.curve, found.operating) == (Estimate(None), None, ())
 
 

@@ -31,15 +31,7 @@ QUESTION_SETTINGS = (
     "label_map",
 )
 #: And in ``blindcal audit``.
-AUDIT_SETTINGS = (
-    *QUESTION_SETTINGS,
-    "by_field",
-    "method",
-    "sample",
-    "queries",
-    "seed",
-    "max_tokens",
-)
+AUDIT_SETTINGS = (*QUESTION_SETTINGS, "by_field", "method", "sample", "queries", "seed", "max_tokens")
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) -> None:

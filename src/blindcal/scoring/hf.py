@@ -34,10 +34,7 @@ class Score:
 
 def in_order(targets: Targets) -> tuple[Token, ...]:
     """All target tokens: the first of each answer, the positive one leading, then the others."""
-    return (
-        *(side[0] for side in targets.sides),
-        *(token for side in targets.sides for token in side[1:]),
-    )
+    return (*(side[0] for side in targets.sides), *(token for side in targets.sides for token in side[1:]))
 
 
 @dataclass(frozen=True, slots=True)
