@@ -42,5 +42,5 @@ def score(items: Path, base_url: str, model: str, out: Path, template: str | Non
     every, scores = asyncio.run(read())
     targets = prefer(every, [each.logprobs for each in scores])
     place = [in_order(every).index(token) for token in in_order(targets)]
-    writer = ScoreWriter.create(out, targets, prompt_digests(loaded, model), words)
+    writer = ScoreWriter(out, targets, prompt_digests(loaded, model), words)
     writer.add(Score(each.item, tuple(each.logprobs[k] for k in place), each.mass) for each in scores)

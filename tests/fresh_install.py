@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from blindcal.endpoints import local_model
@@ -81,72 +81,34 @@ def transcript(wheel: Path, folder: Path) -> str:
         PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}",
         XDG_CACHE_HOME=str(cache_model(folder / "cache")),
     )
-    with _session(folder, env) as run:
-        shown += [run(line) for line in SESSION]
-    return "".join(shown)
+    return "".join([*shown, *_session(folder, env)])
 
 
-@contextmanager
-def _session(folder: Path, env: dict[str, str]) -> Iterator[_Shell]:
-    shell = _Shell(folder, env)
-    try:
-        yield shell
-    finally:
-        shell.stop()
+def _session(folder: Path, env: dict[str, str]) -> Iterator[str]:
+    """What a user sees of each command, with the command; a server runs until the end."""
+    port = PORT
+    with ExitStack() as servers:
+        for line in SESSION:
+            words = shlex.split(line.replace(f":{PORT}/", f":{port}/").replace(f"--port {PORT}", "--port 0"))
+            process = subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, env=env
+            )
+            if "serve" in words:
+                servers.callback(_stop, process)
+                assert process.stdout is not None
+                text = process.stdout.readline()
+                port = text.partition("127.0.0.1:")[2].partition("/")[0]
+            else:
+                text, _ = process.communicate()
+                assert process.returncode == 0, f"{line}\n{text}"
+            text = re.sub(r"(?<=127\.0\.0\.1:)\d+", PORT, text)
+            text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
+            yield f"$ {line}{' &' if 'serve' in words else ''}\n{text}"
 
 
-class _Shell:
-    """Runs the lines of a session; a server that one of them starts runs until the end."""
-
-    def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self._folder = folder
-        self._env = env
-        self._port = PORT
-        self._server: subprocess.Popen[str] | None = None
-
-    def __call__(self, line: str) -> str:
-        """What a user sees of a command, with the command."""
-        if " serve " in line:
-            return f"$ {line} &\n{self._usual(self._serve(line))}"
-        words = shlex.split(line.replace(f":{PORT}/", f":{self._port}/"))
-        done = subprocess.run(
-            words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            cwd=self._folder,
-            env=self._env,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}"
-        return f"$ {line}\n{self._usual(done.stdout)}"
-
-    def _serve(self, line: str) -> str:
-        self._server = subprocess.Popen(
-            [*shlex.split(line.replace(PORT, "0"))],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=self._folder,
-            env=self._env,
-        )
-        assert self._server.stdout is not None
-        said = self._server.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", said)
-        assert found is not None, said
-        self._port = found[1]
-        return said
-
-    def _usual(self, text: str) -> str:
-        """Output with the usual port, and without spaces at the ends of lines."""
-        ports = re.sub(r"(?<=127\.0\.0\.1:)\d+", PORT, text)
-        return re.sub(r"[ \t]+$", "", ports, flags=re.MULTILINE)
-
-    def stop(self) -> None:
-        """Stop the server."""
-        if self._server is not None:
-            self._server.send_signal(signal.SIGINT)
-            self._server.communicate(timeout=60)
+def _stop(server: subprocess.Popen[str]) -> None:
+    server.send_signal(signal.SIGINT)
+    server.communicate(timeout=60)
 
 
 def wording(text: str) -> str:

@@ -60,13 +60,12 @@ class Behaviour(replay.Behaviour):
     by the next answer. A ``cached`` service repeats its first answer to a prompt, and one with
     ``cached_requests`` its first reply to the same request.
 
-    A request without a temperature is answered at ``own_temperature``; if the temperature is ``fixed``, every
-    request is, and if it is ``ignored``, every answer is greedy. ``min_p`` and ``top_p`` cut sampled answers
-    ``cut`` the temperature is applied, unless a request sets them and ``sampler_fields`` are honoured. If
-    these are ``rejected``, so are all fields that OpenAI's API does not know, and ``all rejected`` includes
-    ``top_p`` and the penalties. A ``repetition_penalty`` acts, after the bias, on answer words that stand in
-    the prompt, unless a request sets another and ``penalty_fields`` are honoured. ``constraints`` is about
-    the fields ``allowed_token_ids`` and ``structured_outputs``.
+    A ``fixed`` temperature is 1 for every request; if it is ``ignored``, every answer is greedy. ``min_p``
+    and ``top_p`` cut sampled answers ``cut`` the temperature is applied, unless a request sets them and
+    ``sampler_fields`` are honoured. If these are ``rejected``, so are all fields that OpenAI's API does not
+    know, and ``all rejected`` includes ``top_p`` and the penalties. A ``repetition_penalty`` acts, after the
+    bias, on answer words that stand in the prompt, unless a request sets another and ``penalty_fields`` are
+    honoured. ``constraints`` is about the fields ``allowed_token_ids`` and ``structured_outputs``.
 
     With several answers asked for, ``n`` of them are drawn, or one, or one is repeated. At most
     ``top_logprobs`` are shown. A service whose ``wording`` is a sentence answers in free text. One that
@@ -91,7 +90,6 @@ class Behaviour(replay.Behaviour):
     cached: bool = False
     cached_requests: bool = False
     temperature: Literal["honoured", "ignored", "rejected", "fixed"] = "honoured"
-    own_temperature: float = 1.0
     min_p: float = 0.0
     top_p: float = 1.0
     cut: Literal["before", "after"] = "before"
@@ -202,7 +200,7 @@ class Server(replay.Server):
     def _answers(self, row: int, asked: CompletionRequest, body: bytes) -> list[Answer]:
         how, temperature = self.behaviour, asked.temperature
         if temperature is None or how.temperature == "fixed":
-            temperature = how.own_temperature
+            temperature = 1.0
         if how.temperature == "ignored":
             temperature = 0.0
         n = asked.n if how.n == "honoured" else 1

@@ -17,7 +17,7 @@ from blindcal.items.score_files import read_choices
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.scoring import score_items
 from blindcal.scoring.hf import HfSettings, Score, in_order
-from blindcal.scoring.score_items import ScoreWriter, log_odds, prefer, prompt_digests
+from blindcal.scoring.score_items import PILOTS, ScoreWriter, log_odds, prefer, prompt_digests
 from blindcal.simulation.recording import Recording
 from commanding import blindcal, refusal
 
@@ -56,7 +56,7 @@ def score(name: str, first: float = -1.0) -> Score:
 
 def test_file_reads_as_a_score_file(tmp_path: Path) -> None:
     """A finished file is in the items' order and has id, label and p as its first columns."""
-    writer = ScoreWriter.create(tmp_path / "new" / "scores.csv", TARGETS, DIGESTS)
+    writer = ScoreWriter(tmp_path / "new" / "scores.csv", TARGETS, DIGESTS)
     writer.add([score("b"), score("a", -2.0)])
     writer.finish()
     with writer.path.open(newline="") as lines:
@@ -67,17 +67,13 @@ def test_file_reads_as_a_score_file(tmp_path: Path) -> None:
 
 
 def test_file_is_continued_after_a_crash(tmp_path: Path) -> None:
-    """A row cut off in the middle is dropped, whole ones stay, and the pair is the one begun with."""
+    """A row cut off in the middle is dropped, and whole ones stay."""
     path = tmp_path / "scores.csv"
-    begun = Targets((SPACE_YES, YES, LOWER_YES), (NO, SPACE_NO), "max")
-    ScoreWriter.create(path, begun, DIGESTS).add([score("a"), score("b")])
+    ScoreWriter(path, TARGETS, DIGESTS).add([score("a"), score("b")])
     whole = path.read_bytes()
     path.write_bytes(whole + b"c,1,0.73,0.7")
-    writer = ScoreWriter.resume(path, TARGETS, DIGESTS)
-    assert writer is not None
-    assert (writer.done, writer.targets) == ({"a", "b"}, begun)
+    assert ScoreWriter(path, TARGETS, DIGESTS).done == {"a", "b"}
     assert path.read_bytes() == whole
-    assert ScoreWriter.resume(tmp_path / "none.csv", TARGETS, DIGESTS) is None
 
 
 def test_file_of_something_else_is_not_continued(tmp_path: Path) -> None:
@@ -85,7 +81,7 @@ def test_file_of_something_else_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     items = [Item(name, 1, (Message("user", f"Is {name} true?"),)) for name in "abc"]
     asked = prompt_digests(items, "m float32")
-    ScoreWriter.create(path, TARGETS, asked).add([score("a"), score("b")])
+    ScoreWriter(path, TARGETS, asked).add([score("a"), score("b")])
     others = [
         prompt_digests(items, "another float32"),
         prompt_digests([replace(item, messages=(Message("user", "Is it?"),)) for item in items], "m float32"),
@@ -93,12 +89,11 @@ def test_file_of_something_else_is_not_continued(tmp_path: Path) -> None:
     ]
     for other in others:
         with pytest.raises(InputError, match="another model, prompt or label"):
-            ScoreWriter.resume(path, TARGETS, other)
-    with pytest.raises(InputError, match="other answer tokens"):
-        ScoreWriter.resume(path, Targets((YES,), (NO,)), asked)
-    path.write_text("something,else\n1,2\n")
-    with pytest.raises(InputError, match="is not a score file"):
-        ScoreWriter.resume(path, TARGETS, asked)
+            ScoreWriter(path, TARGETS, other)
+    for targets, content in ((Targets((YES,), (NO,)), path.read_text()), (TARGETS, "something,else\n1,2\n")):
+        path.write_text(content)
+        with pytest.raises(InputError, match="is not a score file, or was scored for other answer tokens"):
+            ScoreWriter(path, targets, asked)
 
 
 # Several answers
@@ -146,7 +141,7 @@ def test_questions_with_several_answers(tmp_path: Path, monkeypatch: pytest.Monk
     run(out, "--first", 10)
     before = LetterModel.scored
     run(out)
-    assert LetterModel.scored - before == N - 10
+    assert LetterModel.scored - before == PILOTS + N - 10
     assert out.read_text() == whole.read_text()
     known = read_choices(out)
     assert known.answers == ("A", "B", "C", "D")

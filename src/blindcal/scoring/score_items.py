@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from scipy.special import expit, logsumexp
@@ -34,8 +33,7 @@ from blindcal.scoring.hf import HfModel, HfSettings, Score, in_order
 from blindcal.settings import Settings
 
 _COLUMNS = ("id", "label", "p", "p_max", "p_sum", "mass")
-_TOKENS = "tokens"
-_CHOICE_END = ("label", "mass", _TOKENS, ASKED)
+_CHOICE_END = ("label", "mass", "tokens", ASKED)
 PILOTS = 4  # items whose scores show which spelling the model prefers
 _START_ANEW = "choose another file, or remove it"
 
@@ -60,11 +58,8 @@ def score_items(
     digests = prompt_digests(islice(loaded, first), f"{settings.endpoint.model} {how.dtype}")
     model = HfModel(settings.endpoint.model, how)
     targets = _targets(model, settings)
-    writer = ScoreWriter.resume(out, targets, digests, words)
-    if writer is None:
-        pilots = islice(loaded, min(PILOTS, len(digests)))
-        seen = [each.logprobs for batch in model.scores(pilots, targets) for each in batch]
-        writer = ScoreWriter.create(out, prefer(targets, seen), digests, words)
+    seen = [each.logprobs for batch in model.scores(islice(loaded, PILOTS), targets) for each in batch]
+    writer = ScoreWriter(out, prefer(targets, seen), digests, words)
     progress(len(writer.done), len(digests))
     todo = (item for item in islice(loaded, first) if item.id not in writer.done)
     for scores in model.scores(todo, writer.targets):
@@ -117,50 +112,28 @@ def prompt_digests(items: Iterable[Item], model: str) -> dict[str, str]:
 
 
 class ScoreWriter:
-    """Appends rows to a score file, made by :meth:`create` or continued by :meth:`resume`.
+    """Appends rows to a score file, which is continued if it exists; a row that a crash cut off is dropped.
 
-    ``done`` holds the ids of the items in the file, ``digests`` the :func:`prompt_digests` of all items to
-    score. ``words`` name the columns of more than two answers.
+    ``digests`` are the :func:`prompt_digests` of all items to score, and ``done`` the ids of those in the
+    file. ``words`` name the columns of more than two answers. `InputError` if the file has other tokens,
+    another model or other prompts.
     """
 
-    def __init__(self, path: Path, targets: Targets, digests: Mapping[str, str], done: set[str]) -> None:
-        self.path = path
-        self.targets = targets
-        self.done = done
-        self._digests = digests
-
-    @classmethod
-    def create(
-        cls, path: Path, targets: Targets, digests: Mapping[str, str], words: Sequence[str] = ()
-    ) -> Self:
-        make_folder(path.parent)
-        with writing(path):
-            path.write_bytes(_lines([_header(targets, words)]))
-        return cls(path, targets, digests, set())
-
-    @classmethod
-    def resume(
-        cls, path: Path, targets: Targets, digests: Mapping[str, str], words: Sequence[str] = ()
-    ) -> Self | None:
-        """Continue a file with the pair it was started with; ``None`` if there is none to continue.
-
-        A row that a crash cut off is dropped. `InputError` if the tokens, the model or a prompt differ.
-        """
+    def __init__(
+        self, path: Path, targets: Targets, digests: Mapping[str, str], words: Sequence[str] = ()
+    ) -> None:
+        self.path, self.targets, self._digests = path, targets, digests
+        self._header = _header(targets, words)
         content = path.read_bytes() if path.is_file() else b""
         content = content[: content.rfind(b"\n") + 1]
-        if not content:
-            return None
-        header, rows = _parse(path, content)
-        if targets.answers and not rows and header == _header(targets, words):
-            return None  # which tokens are the favourites is not known yet
-        before = _chosen_before(targets, header, rows)
-        if before is None or _header(before, words) != header:
-            raise InputError(f"{path}: was scored for other answer tokens", remedy=_START_ANEW)
+        rows = self._rows(content) if content else []
         if any(digests.get(row[0], row[-1]) != row[-1] for row in rows):
             raise InputError(f"{path}: was scored with another model, prompt or label", remedy=_START_ANEW)
-        with writing(path), path.open("r+b") as file:
+        self.done = {row[0] for row in rows}
+        make_folder(path.parent)
+        with writing(path), path.open("r+b" if content else "wb") as file:
             file.truncate(len(content))
-        return cls(path, before, digests, {row[0] for row in rows})
+            file.write(b"" if content else _lines([self._header]))
 
     def add(self, scores: Iterable[Score]) -> None:
         """Append rows in one write; they are on disk when this returns."""
@@ -176,36 +149,31 @@ class ScoreWriter:
     def finish(self) -> None:
         """Sort the rows into item order; the file is replaced atomically."""
         place = {name: k for k, name in enumerate(self._digests)}
-        header, rows = _parse(self.path, self.path.read_bytes())
-        rows.sort(key=lambda row: place.get(row[0], len(place)))
+        rows = sorted(self._rows(self.path.read_bytes()), key=lambda row: place.get(row[0], len(place)))
         with atomic_write(self.path) as draft:
-            draft.write_bytes(_lines([header, *rows]))
+            draft.write_bytes(_lines([self._header, *rows]))
 
-
-def _chosen_before(targets: Targets, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Targets | None:
-    # The file decides the order of the spellings, or the spelling of more than two answers.
-    if not targets.answers:
-        place = {name: k for k, name in enumerate(header)}
-        positive, negative = (
-            tuple(sorted(side, key=lambda token: place.get(_column_name(token), 0)))
-            for side in (targets.positive, targets.negative)
-        )
-        return replace(targets, positive=positive, negative=negative)
-    column = len(header) - len(_CHOICE_END) + _CHOICE_END.index(_TOKENS)
-    (ids, *others) = {row[column] for row in rows} or {""}
-    chosen = tuple(tuple(token for token in side if str(token.id) in ids.split()) for side in targets.answers)
-    alike = not others and all(len(side) == 1 for side in chosen)
-    return replace(targets, semantics="pair", answers=chosen) if alike else None
+    def _rows(self, content: bytes) -> list[list[str]]:
+        try:
+            header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{self.path}: is not a score file ({error})") from None
+        other = self.targets.answers and any(row[-2] != _ids(self.targets) for row in rows)
+        if header != self._header or any(len(row) != len(header) for row in rows) or other:
+            raise InputError(
+                f"{self.path}: is not a score file, or was scored for other answer tokens", remedy=_START_ANEW
+            )
+        return rows
 
 
 def _header(targets: Targets, words: Sequence[str]) -> list[str]:
     if targets.answers:
         return ["id", *(f"{LOGIT}{word.strip()}" for word in words), *_CHOICE_END]
-    return [*_COLUMNS, *map(_column_name, in_order(targets)), ASKED]
+    return [*_COLUMNS, *(f"{token.text}|{token.id}" for token in in_order(targets)), ASKED]
 
 
-def _column_name(token: Token) -> str:
-    return f"{token.text}|{token.id}"
+def _ids(targets: Targets) -> str:
+    return " ".join(str(side[0].id) for side in targets.answers)
 
 
 def _row(targets: Targets, score: Score) -> list[str]:
@@ -215,26 +183,12 @@ def _row(targets: Targets, score: Score) -> list[str]:
 
 
 def _choice_row(targets: Targets, score: Score) -> list[str]:
-    item, ids = score.item, " ".join(str(side[0].id) for side in targets.answers)
+    item = score.item
     shown = [f"{value:.7g}" if number < item.choices else "" for number, value in enumerate(score.logprobs)]
-    return [item.id, *shown, str(item.label), f"{score.mass:.7g}", ids]
+    return [item.id, *shown, str(item.label), f"{score.mass:.7g}", _ids(targets)]
 
 
 def _lines(rows: Iterable[Sequence[str]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
-
-
-def _parse(path: Path, content: bytes) -> tuple[list[str], list[list[str]]]:
-    try:
-        rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: is not a score file ({error})") from None
-    if not rows or not _is_header(rows[0]) or any(len(r) != len(rows[0]) for r in rows):
-        raise InputError(f"{path}: is not a score file", remedy=_START_ANEW)
-    return rows[0], rows[1:]
-
-
-def _is_header(names: Sequence[str]) -> bool:
-    return tuple(names[: len(_COLUMNS)]) == _COLUMNS or tuple(names[-len(_CHOICE_END) :]) == _CHOICE_END
