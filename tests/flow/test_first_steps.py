@@ -29,6 +29,7 @@ from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
 from misbehaving import Behaviour, Server
+from serving import replaying
 
 N = 60
 PARTS = ("probe", "controls", "usage")
@@ -46,10 +47,7 @@ def items(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(items: Path) -> Iterator[Server]:
     """A model that answers these questions."""
-    loaded = load(items)
-    asked = list(loaded)
-    p = np.random.default_rng(1).beta(0.5, 0.5, N)
-    with running(Server(Recording.from_probabilities([item.id for item in asked], p), asked)) as one:
+    with replaying(items, np.random.default_rng(1).beta(0.5, 0.5, N)) as one:
         yield one
 
 
@@ -128,10 +126,8 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
         for k, row in enumerate(logits):
             whole = [*row.tolist(), float(logsumexp(row)) + 1e-6, int(row.argmax()) + 1]
             table.writerow([f"q{k}", k % 2, *whole])
-    loaded = load(items)
-    asked = list(loaded)
     out = tmp_path / "run"
-    with running(Server(Recording.load(path), asked)) as server:
+    with running(Server(Recording.load(path), load(items))) as server:
         done = blindcal(
             "audit", items, "--model", "m__d__logits", "--base-url", server.base_url, "--out", out,
             "--oracle", path, "--set", "positive=True", "--set", "negative=False", "--quiet",

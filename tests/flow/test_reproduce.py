@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from blindcal.auditing.audit import audit
 from blindcal.cli import app
-from blindcal.items import question_files
+from blindcal.items.catalogue import builtin
+from blindcal.items.question_files import load
+from blindcal.items.record_files import as_line
 from blindcal.methods import METHODS
 from blindcal.reproduce import page, sources, table
 from blindcal.reproduce.sources import RecordedConfidence, Source
@@ -34,6 +35,7 @@ from blindcal.simulation import replay
 from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import generate, simulate
 from paths import SHARED
+from serving import OWN_LOGITS
 
 SCORES = "id,label,p\nx,1,0.9\ny,0,0.2\n"
 LOGITS = "id,label,Yes|1, Yes|2,No|3,lse,argmax\nx,1,2.0,1.0,0.5,3.0,1\ny,0,0.1,0.0,0.5,2.0,9\n"
@@ -63,41 +65,11 @@ def column(model: str, data: str, *measured: Measured) -> Column:
     return Column(sources.from_probabilities(model, data, labels, np.full(10, 0.5)), measured, 2)
 
 
-def write_recording(folder: Path, n: int = 90) -> Path:
-    """Logits of a made-up model: two spellings a side, other words likelier than both now and then."""
-    rng = np.random.default_rng(0)
-    side = 2.5 * rng.standard_normal(n)
-    rows = ["id,label,Yes|11, yes|12,No|13, no|14,lse,argmax"]
-    for k in range(n):
-        logits = [10 + side[k] / 2, 8 + side[k] / 2 + rng.normal(), 10 - side[k] / 2, 8.5 - side[k] / 2]
-        other = 10 + rng.normal()
-        lse = np.logaddexp.reduce([*logits, other])
-        best = int(np.argmax([*logits, other]))
-        label = int(rng.random() < 1 / (1 + np.exp(-0.6 * side[k])))
-        rows.append(
-            f"q{k},{label}," + ",".join(f"{z:.4f}" for z in [*logits, lse]) + f",{[11, 12, 13, 14, 99][best]}"
-        )
-    path = folder / "model__set__logits.csv"
-    path.write_text("\n".join(rows) + "\n")
-    return path
-
-
-def write_items(path: Path, ids: list[str], labels: list[int]) -> None:
-    lines = [
-        json.dumps(
-            {"id": one, "label": label, "prompt": f"Is {one} so? Yes or No.", "answer_words": "Yes/No"}
-        )
-        for one, label in zip(ids, labels, strict=True)
-    ]
-    path.write_text("\n".join(lines) + "\n")
-
-
 def test_over_http_and_from_a_file_it_is_the_same_estimate(tmp_path: Path) -> None:
     """A file is answered as its replay answers an audit: ties, other words and draws are the same."""
-    known = sources.read(write_recording(tmp_path))
-    items = tmp_path / "set.jsonl"
-    write_items(items, list(known.recording.ids), known.labels.tolist())
-    with replay.running(Server(known.recording, question_files.load(items))) as server:
+    known, items = sources.read(OWN_LOGITS), tmp_path / "items.jsonl"
+    items.write_bytes(b"".join(as_line(record) for record in builtin(known.n)))
+    with replay.running(Server(known.recording, load(items))) as server:
         for method in ("sampling", "latent"):
             settings = Settings(
                 model=known.recording.name,
@@ -115,7 +87,7 @@ def test_over_http_and_from_a_file_it_is_the_same_estimate(tmp_path: Path) -> No
 
 def test_again_it_is_bit_identical(tmp_path: Path) -> None:
     """The same command writes the same bytes, whatever the number of processes."""
-    few = (write_recording(tmp_path), "--budgets", "1-2", "--seeds", 2, "--method=blind", "--method=sampling")
+    few = (OWN_LOGITS, "--budgets", "1-2", "--seeds", 2, "--method=blind", "--method=sampling")
     written = []
     for jobs in (1, 2):
         out = tmp_path / str(jobs)
