@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -210,22 +211,17 @@ def test_intervals_of_gaps_hold_at_all_times() -> None:
     assert held >= 52
 
 
-def test_nothing_is_claimed_without_labels() -> None:
-    """No answers, and answers without labels: no evidence, and every gap is possible."""
-    for monitor in (bc.Monitor(), bc.Monitor(reference())):
-        for rows in (([], [], []), ([-1, -1], [0.3, 0.6], [1, 0])):
-            state = monitor.update(*rows)
-            assert not state.raised
-            assert alarm(state).log_evidence == 0
-            assert all((one.gap.low, one.gap.high) == (-1, 1) for one in state.gaps)
-        assert (state.answers, state.labelled) == (2, 0)
-
-
-@pytest.mark.parametrize("t", [0.0, 0.5, 1.0])
-def test_one_item_proves_nothing(t: float) -> None:
-    """The least and the highest threshold too."""
-    for label, answer in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        state = bc.Monitor(reference(), max_ece=0).update([label], [t], [answer])
+@pytest.mark.parametrize("max_ece", [None, 0])
+def test_little_proves_nothing(max_ece: float | None) -> None:
+    """No answers, answers without labels, and one item at any threshold: no alarm, every gap is possible."""
+    for rows in (([], [], []), ([-1, -1], [0.3, 0.6], [1, 0])):
+        state = bc.Monitor(reference(), max_ece=max_ece).update(*rows)
+        assert not state.raised
+        assert alarm(state).log_evidence == 0
+        assert all((one.gap.low, one.gap.high) == (-1, 1) for one in state.gaps)
+    assert (state.answers, state.labelled) == (2, 0)
+    for t, label, answer in product((0.0, 0.5, 1.0), (0, 1), (0, 1)):
+        state = bc.Monitor(reference(), max_ece=max_ece).update([label], [t], [answer])
         assert not state.raised
         assert all(np.isfinite(one.log_evidence) for one in state.alarms)
         assert all(0 in one.gap for one in state.gaps)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
-import numpy as np
 
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.noise import ControlCounts
@@ -116,13 +115,13 @@ def rounded_down(bound: float) -> float:
 
 
 def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decision]:
-    """The decisions so far; the first round asks every item in order, the second some, in order too."""
+    """The decisions so far; the first round asks every item in order, the second some of them."""
     rounds = store.rounds()
     if not rounds:
         return
     first = len(rounds[0])
-    again = rounds[1].items if len(rounds) > 1 else np.empty(0, np.int64)
-    unusable = set(store.unusable(0, first + again.size).tolist())
+    again = rounds[1].items.tolist() if len(rounds) > 1 else []
+    unusable = set(store.unusable(0, first + len(again)).tolist())
 
     def answers(begin: int, size: int) -> Iterator[tuple[int, int, str | None, str]]:
         for query, answer, text, _ in store.texts(begin, size):
@@ -130,22 +129,24 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
             why = text.removeprefix("(").removesuffix(")") if refused else NO_WORD
             yield query, answer, None if refused else text, why
 
-    later = answers(first, again.size)
-    following = next(later, None)
+    lower = {
+        again[query - first]: (answer, text, why) for query, answer, text, why in answers(first, len(again))
+    }
     for query, answer, text, why in answers(0, first):
-        name = store.item(query)[0]
+        upper = Decision(id=store.item(query)[0], decision="abstain", at_accept=text)
         if answer == POSITIVE:
-            yield Decision(id=name, decision="accept", at_accept=text)
+            yield replace(upper, decision="accept")
         elif answer == INVALID:
-            yield Decision(id=name, decision="abstain", at_accept=text, reason=why)
+            yield replace(upper, reason=why)
         elif certificate.reject is None:
-            yield Decision(id=name, decision="reject", at_accept=text)
-        elif following is not None and again[following[0] - first] == query:
-            _, lower, lower_text, why = following
-            following = next(later, None)
-            second = Decision(id=name, decision="reject", at_accept=text, at_reject=lower_text)
-            reason = BETWEEN if lower == POSITIVE else why
-            yield second if lower == NEGATIVE else replace(second, decision="abstain", reason=reason)
+            yield replace(upper, decision="reject")
+        elif query in lower:
+            below, lower_text, why = lower[query]
+            if below == NEGATIVE:
+                yield replace(upper, decision="reject", at_reject=lower_text)
+            else:
+                reason = BETWEEN if below == POSITIVE else why
+                yield replace(upper, at_reject=lower_text, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

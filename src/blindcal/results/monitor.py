@@ -70,7 +70,11 @@ class Monitor:
         max_ece: float | None = None,
     ) -> None:
         self._level = fraction(level, "level")
-        fit, max_shift = _fit_of(reference)
+        if reference is None or isinstance(reference, LatentFit):
+            fit, max_shift = reference, np.inf
+        else:
+            run = opened(reference)
+            fit, max_shift = run.fit(), run.max_shift
         known = None if fit is None else Reference.of(fit, level * FOR_REFERENCE, max_shift=max_shift)
         if max_ece is not None and not 0 <= max_ece < 1:
             raise InputError(f"max_ece: must be at least 0 and below 1, got {max_ece!r}")
@@ -178,10 +182,3 @@ class Monitor:
                     remedy="draw each at random with Monitor.thresholds, whatever the item",
                 )
         self._spread = spread
-
-
-def _fit_of(reference: Run | str | Path | LatentFit | None) -> tuple[LatentFit | None, float]:
-    if reference is None or isinstance(reference, LatentFit):
-        return reference, np.inf
-    run = opened(reference)
-    return run.fit(), run.max_shift

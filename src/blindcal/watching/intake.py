@@ -40,37 +40,32 @@ class Gathered:
         return not self.arrivals and not self.unreadable
 
 
+@dataclass(kw_only=True)
 class Intake:
     """Reads a stream and its labels, ``every`` records per look.
 
     If it ``waits``, fewer are taken only ``interval`` seconds after the first, or at the end.
     """
 
-    def __init__(
-        self,
-        store: WatchStore,
-        reader: ArrivalReader,
-        stream: FileStream | LineStream,
-        labels: FileStream | LineStream | None,
-        *,
-        every: int,
-        waits: bool,
-        interval: float,
-        context: RunContext,
-    ) -> None:
-        self._store, self._reader, self._stream, self._labels = store, reader, stream, labels
-        self.waits, self._every, self._interval, self._context = waits, every, interval, context
-        self._warned = False
+    store: WatchStore
+    reader: ArrivalReader
+    stream: FileStream | LineStream
+    labels: FileStream | LineStream | None
+    every: int
+    waits: bool
+    interval: float
+    context: RunContext
+    _warned: bool = False
 
     async def gather(self, urgent: Callable[[], bool]) -> Gathered:
         """Return what has arrived; waiting ends at once if a look is ``urgent``."""
-        gathered, since, stop = Gathered(), time.monotonic(), self._context.stop
+        gathered, since, stop = Gathered(), time.monotonic(), self.context.stop
         while True:
             await asyncio.to_thread(self._read, gathered)
             if gathered.empty:
                 since = time.monotonic()
-            full = gathered.records >= self._every or gathered.closed
-            late = not gathered.empty and time.monotonic() - since >= self._interval
+            full = gathered.records >= self.every or gathered.closed
+            late = not gathered.empty and time.monotonic() - since >= self.interval
             if full or late or not self.waits or stop.is_set() or urgent():
                 return gathered
             with contextlib.suppress(TimeoutError):
@@ -79,23 +74,23 @@ class Intake:
     def rest(self) -> Gathered:
         """What a pipe has delivered and no look has taken; empty for files, which can be read again."""
         gathered = Gathered()
-        if isinstance(self._stream, LineStream):
-            self._decode(self._stream.read(sys.maxsize, {}), self._reader.record, gathered)
+        if isinstance(self.stream, LineStream):
+            self._decode(self.stream.read(sys.maxsize, {}), self.reader.record, gathered)
         return gathered
 
     def _read(self, gathered: Gathered) -> None:
-        if self._labels is not None:
-            piece = self._piece(self._labels, LABELS, gathered, _MOST_LABELS)
-            self._decode(piece, self._reader.label, gathered)
-        piece = self._piece(self._stream, STREAM, gathered, self._every - gathered.records)
+        if self.labels is not None:
+            piece = self._piece(self.labels, LABELS, gathered, _MOST_LABELS)
+            self._decode(piece, self.reader.label, gathered)
+        piece = self._piece(self.stream, STREAM, gathered, self.every - gathered.records)
         gathered.records += len(piece.lines)
         gathered.more, gathered.closed = not piece.ended, piece.closed
-        self._decode(piece, self._reader.record, gathered)
+        self._decode(piece, self.reader.record, gathered)
 
     def _piece(
         self, stream: FileStream | LineStream, name: str, gathered: Gathered, most: int
     ) -> StreamPiece:
-        before = self._store.positions(name) | gathered.positions[name]
+        before = self.store.positions(name) | gathered.positions[name]
         piece = stream.read(most, before)
         gathered.positions[name] |= piece.positions
         return piece
@@ -106,7 +101,7 @@ class Intake:
                 arrival = read(line)
             except InputError as error:
                 gathered.unreadable += 1
-                known = self._store.counts()
+                known = self.store.counts()
                 broken = gathered.unreadable + known.unreadable
                 if broken >= _ALL_BROKEN and not gathered.arrivals and not known.records:
                     raise error.prefixed(f"{where}: ") from None
@@ -119,4 +114,4 @@ class Intake:
     def _warn(self, words: str) -> None:
         if not self._warned:  # one warning is enough: all are counted
             self._warned = True
-            self._context.tell(printable(words, 400))
+            self.context.tell(printable(words, 400))

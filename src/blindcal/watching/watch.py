@@ -114,10 +114,10 @@ async def watch_async(
         named = {name: run.settings.get(name) for name in ("model", "base_url")}
         store.begin({**named, "watch": "stream", "reference": run.digest, **fixed}, ())
         intake = Intake(
-            store,
-            ArrivalReader(prompt, asked.settings.answer_words),
-            source,
-            labelling,
+            store=store,
+            reader=ArrivalReader(prompt, asked.settings.answer_words),
+            stream=source,
+            labels=labelling,
             every=max(1, round(every / rate)),
             waits=follow or isinstance(source, LineStream),
             interval=interval,
