@@ -20,10 +20,6 @@ from scipy.special import expit
 from blindcal.asking.ask_design import RunOutcome
 from blindcal.asking.job import asking_order, request_numbers
 from blindcal.asking.run_context import INTERRUPTED, Limits, Stopped
-from blindcal.auditing import audit as auditing
-from blindcal.auditing.audit import audit
-from blindcal.auditing.prepare import PROBED, ReadyAudit
-from blindcal.auditing.prepare import prepare as prepare_as_usual
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
 from blindcal.errors import FatalError, InputError, ReplyError
@@ -35,7 +31,7 @@ from blindcal.settings import DesignSettings, Settings
 from blindcal.store.run_store import Store
 from engine import QUICK, ask_all, make_items
 from killing import CONTEXT
-from serving import PAIR, replaying
+from serving import PAIR
 
 QUESTION = TokenQuestion(PAIR, biased=False, tempered=False)
 N, K = 40, 3
@@ -117,10 +113,10 @@ class Several:
         pass
 
 
-async def ask_repeated(endpoint: Several, folder: Path, at_once: int = K, **more: Any) -> RunOutcome:
-    return await ask_all(
-        endpoint, folder, Repeated(), make_items(N), question=QUESTION, at_once=at_once, **more
-    )
+def ran(endpoint: Several, folder: Path, at_once: int = K, **more: Any) -> RunOutcome:
+    """The outcome of asking every item K times."""
+    design, items = Repeated(), make_items(N)
+    return asyncio.run(ask_all(endpoint, folder, design, items, question=QUESTION, at_once=at_once, **more))
 
 
 def rows(folder: Path, columns: str) -> list[tuple[Any, ...]]:
@@ -132,38 +128,25 @@ def rows(folder: Path, columns: str) -> list[tuple[Any, ...]]:
     ("at_once", "sizes"), [(1, {1: 120}), (2, {1: 40, 2: 40}), (3, {3: 40}), (8, {3: 40})]
 )
 def test_equal_queries_share_a_request(at_once: int, sizes: dict[int, int], tmp_path: Path) -> None:
-    """The answers of an item come in as few requests as allowed; every query is answered and paid once."""
-    endpoint = Several()
-    outcome = asyncio.run(ask_repeated(endpoint, tmp_path, at_once=at_once))
+    """The answers of an item come in as few requests as allowed; the first one carries the cost."""
+    endpoint, requests = Several(), sum(sizes.values())
+    outcome = ran(endpoint, tmp_path, at_once=at_once)
     assert outcome.stopped is None
     assert Counter(request.n for request in endpoint.requests) == sizes
     assert set(endpoint.answered.values()) == {K}
-    requests = sum(sizes.values())
-    assert outcome.usage == Usage(
-        queries=N * K,
-        attempts=requests,
-        prompt_tokens=100 * requests,
-        completion_tokens=N * K,
-        cached_tokens=0,
-    )
+    paid = {"prompt_tokens": 100 * requests, "completion_tokens": N * K}
+    assert outcome.usage == Usage(queries=N * K, attempts=requests, **paid)
     assert int(outcome.answered.answers.sum()) == requests
-
-
-def test_the_first_answer_of_a_request_carries_its_cost(tmp_path: Path) -> None:
-    """One row per answer; the tokens and the attempt are in the first, and all have the same time."""
-    asyncio.run(ask_repeated(Several(), tmp_path))
-    found = rows(tmp_path, "query % 40, answer, prompt_tokens, completion_tokens, attempts, seconds")
-    for item in range(N):
-        mine = sorted(row[1:] for row in found if row[0] == item)
-        assert [row[:4] for row in mine] == [(0, 0, 0, 0), (0, 0, 0, 0), (1, 100, 3, 1)]
-        assert len({row[4] for row in mine}) == 1
+    stored = rows(tmp_path, "answer, prompt_tokens, completion_tokens, attempts")
+    costs = Counter((1, 100, size, 1) for size, count in sizes.items() for _ in range(count))
+    assert Counter(stored) == costs + Counter({(0, 0, 0, 0): N * K - requests})
 
 
 @pytest.mark.parametrize("gives", [1, 2])
 def test_what_a_reply_leaves_unanswered_is_asked_again(gives: int, tmp_path: Path) -> None:
     """An endpoint that gives fewer choices than asked for is asked until all queries have one answer each."""
     endpoint = Several(lambda n: min(n, gives))
-    outcome = asyncio.run(ask_repeated(endpoint, tmp_path))
+    outcome = ran(endpoint, tmp_path)
     assert outcome.stopped is None
     assert outcome.usage.queries == len(outcome.answered) == N * K
     assert set(endpoint.answered.values()) == {K}
@@ -173,7 +156,7 @@ def test_what_a_reply_leaves_unanswered_is_asked_again(gives: int, tmp_path: Pat
 
 def test_more_choices_than_asked_for_are_not_kept(tmp_path: Path) -> None:
     """Each query has one answer, whatever comes on top."""
-    outcome = asyncio.run(ask_repeated(Several(lambda n: n + 2), tmp_path))
+    outcome = ran(Several(lambda n: n + 2), tmp_path)
     assert outcome.usage.queries == len(outcome.answered) == N * K
 
 
@@ -184,7 +167,7 @@ def test_a_refused_item_has_all_its_queries_refused_at_the_cost_of_one(tmp_path:
         if request.messages[-1].content in ("question 3", "question 17"):
             raise FatalError("filtered", status=400)
 
-    outcome = asyncio.run(ask_repeated(Several(before=refuse), tmp_path))
+    outcome = ran(Several(before=refuse), tmp_path)
     assert outcome.stopped is None
     assert (outcome.usage.queries, outcome.usage.unusable, outcome.usage.attempts) == (N * K, 2 * K, N)
     assert {row[0] for row in rows(tmp_path, "query % 40, unusable") if row[1]} == {3, 17}
@@ -197,7 +180,7 @@ def test_a_reply_that_cannot_be_used_is_billed_once(tmp_path: Path) -> None:
         if request.messages[-1].content == "question 5":
             raise ReplyError("reasoning only", billed=(100, 9, 0))
 
-    outcome = asyncio.run(ask_repeated(Several(before=useless), tmp_path))
+    outcome = ran(Several(before=useless), tmp_path)
     assert (outcome.usage.unusable, outcome.usage.wasted) == (K, 2)
     assert outcome.usage.completion_tokens == (N - 1) * K + 3 * 9
     assert outcome.usage.attempts == N - 1 + 3
@@ -207,7 +190,7 @@ def test_a_reply_that_cannot_be_used_is_billed_once(tmp_path: Path) -> None:
 def test_no_more_queries_are_under_way_than_allowed(concurrency: int, tmp_path: Path) -> None:
     """The bound counts queries, not requests; a single request may always be sent."""
     endpoint = Several()
-    asyncio.run(ask_repeated(endpoint, tmp_path, limits=Limits(concurrency=concurrency)))
+    ran(endpoint, tmp_path, limits=Limits(concurrency=concurrency))
     assert endpoint.most <= max(K, concurrency)
 
 
@@ -215,10 +198,10 @@ def test_no_more_queries_are_under_way_than_allowed(concurrency: int, tmp_path: 
 def test_the_limit_on_queries_holds(most: int, tmp_path: Path) -> None:
     """A request counts as all its queries, before it is sent; raising the limit asks the rest."""
     endpoint = Several()
-    outcome = asyncio.run(ask_repeated(endpoint, tmp_path, limits=replace(QUICK, max_queries=most)))
+    outcome = ran(endpoint, tmp_path, limits=replace(QUICK, max_queries=most))
     assert outcome.stopped == Stopped(f"max_queries = {most} reached", "max_queries")
     assert sum(endpoint.answered.values()) == most - most % K
-    outcome = asyncio.run(ask_repeated(endpoint, tmp_path))
+    outcome = ran(endpoint, tmp_path)
     assert outcome.stopped is None
     assert set(endpoint.answered.values()) == {K}
 
@@ -236,7 +219,7 @@ def test_the_limit_on_the_cost_holds(billed: int, tmp_path: Path) -> None:
     endpoint, prices = Billing(), Prices(1.0, 1.0)
     most = 30 * (12 * billed + K) / 1e6
     limits = replace(QUICK, max_cost=most)
-    outcome = asyncio.run(ask_repeated(endpoint, tmp_path, limits=limits, prices=prices))
+    outcome = ran(endpoint, tmp_path, limits=limits, prices=prices)
     assert outcome.stopped is not None
     assert outcome.stopped.limit == "max_cost"
     spent = len(endpoint.requests) * (12 * billed + K) / 1e6
@@ -255,7 +238,7 @@ def test_an_interrupted_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
                 stop.set()
 
         endpoint.before = after_some
-        outcome = asyncio.run(ask_repeated(endpoint, tmp_path, limits=Limits(concurrency=5), stop=stop))
+        outcome = ran(endpoint, tmp_path, limits=Limits(concurrency=5), stop=stop)
         if outcome.stopped is None:
             break
         assert outcome.stopped == INTERRUPTED
@@ -273,7 +256,7 @@ def ask_until_killed(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     endpoint.before = kill
-    asyncio.run(ask_repeated(endpoint, folder, limits=Limits(concurrency=6)))
+    ran(endpoint, folder, limits=Limits(concurrency=6))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
@@ -287,7 +270,7 @@ def test_a_killed_run_loses_at_most_what_is_under_way(tmp_path: Path) -> None:
     assert set(kept.values()) == {K}
     assert kept.total() >= int((tmp_path / "answered").read_text()) - 6
     endpoint = Several()
-    assert asyncio.run(ask_repeated(endpoint, tmp_path)).usage.queries == N * K
+    assert ran(endpoint, tmp_path).usage.queries == N * K
     assert sum(endpoint.answered.values()) == N * K - kept.total()
 
 
@@ -339,49 +322,3 @@ def test_choices_that_cannot_be_used_are_left_out() -> None:
     assert reply.usage == Usage(queries=2, attempts=1, prompt_tokens=9, completion_tokens=30)
     with pytest.raises(ReplyError, match="reasoning and no answer"):
         read(200, json.dumps({"choices": [silent, silent], "usage": usage}).encode())
-
-
-# End to end
-
-
-def truth() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.random.default_rng(8).beta(0.6, 0.5, 300)
-
-
-@pytest.fixture
-def questions(tmp_path: Path) -> Path:
-    labels = (np.random.default_rng(9).random(300) < 0.3 + 0.4 * truth()).astype(int)
-    path = tmp_path / "items.jsonl"
-    lines = [{"id": str(k), "prompt": f"Is {k} odd?", "label": int(y)} for k, y in enumerate(labels)]
-    path.write_text("\n".join(map(json.dumps, lines)))
-    scores = [f"{k},{y},{p},{p}" for k, (y, p) in enumerate(zip(labels, truth(), strict=True))]
-    (tmp_path / "scores.csv").write_text("\n".join(["id,label,p,p_sum", *scores]))
-    return path
-
-
-def settings(server: Any, **more: Any) -> Settings:
-    return Settings(model="replay", base_url=server.base_url, method="repeated", resamples=100, **more)
-
-
-@pytest.mark.parametrize("behaviour", ["honoured", "ignored"])
-def test_several_answers_at_once_make_a_whole_audit(
-    behaviour: Any, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With n = 4 a quarter of the requests suffice; where n is ignored, nothing is lost or counted twice."""
-
-    async def four(*args: Any, **options: Any) -> ReadyAudit:
-        ready = await prepare_as_usual(*args, **options)
-        return replace(ready, prepared=replace(ready.prepared, at_once=4))
-
-    monkeypatch.setattr(auditing, "prepare", four)
-    with replaying(questions, truth(), bias="rejected", temperature="rejected", n=behaviour) as server:
-        out, oracle = tmp_path / "run", tmp_path / "scores.csv"
-        found = audit(questions, settings(server, queries=4), out=out, oracle=oracle)
-        assert server.requests < 400 if behaviour == "honoured" else server.requests >= 1200
-        assert Counter(server.paid.values())[4] >= 300 - PROBED
-    assert found.counts.positive + found.counts.negative == 1200
-    assert found.spend.queries == 1200 + found.spend.probe_queries
-    assert found.oracle is not None
-    assert found.oracle.ece in found.ece
-    assert found.steadiness is not None
-    assert found.steadiness.warnings == ()
