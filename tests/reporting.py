@@ -135,21 +135,21 @@ def page_words(result: AuditResult) -> str:
 
 
 def bars(axes: Axes) -> list[Rectangle]:
-    return [
-        patch for patch in axes.patches if isinstance(patch, Rectangle) and np.isfinite(patch.get_height())
-    ]
+    return [bar for bar in axes.patches if isinstance(bar, Rectangle) and np.isfinite(bar.get_height())]
 
 
 def whiskers(axes: Axes) -> list[tuple[float, float]]:
-    """Lower and upper end of every vertical or horizontal whisker that is not a cap."""
-    lines = [
-        line for one in axes.collections if isinstance(one, LineCollection) for line in one.get_segments()
-    ]
+    """Lower and upper end of every vertical whisker."""
+    collections = [each for each in axes.collections if isinstance(each, LineCollection)]
+    lines = [line for each in collections for line in each.get_segments()]
     return [(float(line[0][1]), float(line[1][1])) for line in lines if line[0][0] == line[1][0]]
 
 
 def texts(axes: Axes) -> str:
-    words = [axes.get_title(loc="left"), axes.get_title(loc="right"), *(one.get_text() for one in axes.texts)]
-    if (legend := axes.get_legend()) is not None:
-        words += [one.get_text() for one in legend.get_texts()]
-    return "\n".join(words)
+    words = [
+        axes.get_title(loc="left"),
+        axes.get_title(loc="right"),
+        *(text.get_text() for text in axes.texts),
+    ]
+    legend = axes.get_legend()
+    return "\n".join([*words, *([] if legend is None else [text.get_text() for text in legend.get_texts()])])

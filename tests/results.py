@@ -85,20 +85,18 @@ def part(name: str, ece: Estimate, items: int = 400) -> Part:
     return Part(name, items, items // 2, ece, around(0.8), around(0.01), around(0.02), items < 100)
 
 
-def spend(queries: int, probe_queries: int, **more: Any) -> Spend:
+def spend(queries: int, probe_queries: int, **changes: Any) -> Spend:
     """What these queries cost, in a hundred tokens each."""
-    return Spend(
-        **{
-            "queries": queries,
-            "probe_queries": probe_queries,
-            "attempts": queries,
-            "prompt_tokens": 100 * (queries - probe_queries),
-            "completion_tokens": queries,
-            "cached_tokens": 0,
-            "cost": None,
-            **more,
-        }
+    usual = Spend(
+        queries=queries,
+        probe_queries=probe_queries,
+        attempts=queries,
+        prompt_tokens=100 * (queries - probe_queries),
+        completion_tokens=queries,
+        cached_tokens=0,
+        cost=None,
     )
+    return replace(usual, **changes)
 
 
 def result(**changes: Any) -> AuditResult:

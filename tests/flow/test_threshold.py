@@ -153,12 +153,11 @@ def test_wrong_goals_are_command_line_errors(run: Path, wish: tuple[object, ...]
 def test_sampled_audits_have_a_threshold_but_no_request(items: Path, server: Server, tmp_path: Path) -> None:
     """Without logit_bias one query cannot decide by a threshold, and the command says so."""
     out = audited(items, server, tmp_path / "run", method="temperature", queries=1, system=SYSTEM)
-    found = blindcal("threshold", out, "--recall", 0.8, "--resamples", 50)
-    assert found.exit_code == 0
-    assert "request    none: a run of method temperature sends no logit_bias" in found.stdout
-    assert "audit with --method latent" in found.stdout
-    snippet = blindcal("threshold", out, "--recall", 0.8, "--resamples", 50, "--snippet", "curl")
-    assert "audit with --method latent" in printed_error(snippet)
+    command = ("threshold", out, "--recall", 0.8, "--resamples", 50)
+    found = blindcal(*command).stdout
+    assert "request    none: a run of method temperature sends no logit_bias" in found
+    assert "audit with --method latent" in found
+    assert "audit with --method latent" in printed_error(blindcal(*command, "--snippet", "curl"))
 
 
 @WITH_CURL

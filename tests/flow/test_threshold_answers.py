@@ -102,30 +102,25 @@ def _about(program: str, item: int) -> str:
 
 def test_the_command_names_the_margin_and_both_requests(served: tuple[Path, FloatArray, Path]) -> None:
     """A table without a goal; with one the margin, the promise, and what to send first and then."""
-    folder = served[0]
-    table = blindcal("threshold", folder, "--resamples", 40)
-    assert table.exit_code == 0, table.output
-    assert table.output.splitlines()[0].split() == ["at", "precision", "recall", "answered"]
-    assert "by how much the logit of the answer given is lowered" in table.output
-    found = blindcal("threshold", folder, "--precision", 0.6, "--resamples", 40)
-    assert found.exit_code == 0, found.output
+    command = ("threshold", served[0], "--resamples", 40)
+    table = blindcal(*command).output
+    assert table.splitlines()[0].split() == ["at", "precision", "recall", "answered"]
+    assert "by how much the logit of the answer given is lowered" in table
+    found = blindcal(*command, "--precision", 0.6).output
     for words in ("margin ", "an answer counts if it is given again", "precision at least 0.6", "then "):
-        assert words in found.output
-    assert "positive" not in found.output
-    record = json.loads(blindcal("threshold", folder, "--precision", 0.6, "--resamples", 40, "--json").output)
+        assert words in found
+    assert "positive" not in found
+    record = json.loads(blindcal(*command, "--precision", 0.6, "--json").output)
     assert record["margin"]["value"] == pytest.approx(-record["shift"])
     ask, confirm = record["request"]["ask"], record["request"]["confirm"]
-    assert len(set(ask["logit_bias"].values())) == 1
-    assert list(confirm) == ["A", "B", "C", "D"]
-    for number, body in enumerate(confirm.values(), 1):
-        lowered = {
-            token for token, bias in body["logit_bias"].items() if bias < max(ask["logit_bias"].values())
-        }
-        assert lowered == {str(number)}
-    shell = blindcal("threshold", folder, "--precision", 0.6, "--resamples", 40, "--snippet", "curl").output
-    assert shell.count("curl ") == 5
-    none = blindcal("threshold", folder, "--precision", 0.999, "--resamples", 40)
-    assert "no threshold reaches 0.999" in refusal(none)
+    (usual,) = set(ask["logit_bias"].values())
+    lowered = {
+        word: [token for token, bias in body["logit_bias"].items() if bias < usual]
+        for word, body in confirm.items()
+    }
+    assert lowered == {"A": ["1"], "B": ["2"], "C": ["3"], "D": ["4"]}
+    assert blindcal(*command, "--precision", 0.6, "--snippet", "curl").output.count("curl ") == 5
+    assert "no threshold reaches 0.999" in refusal(blindcal(*command, "--precision", 0.999))
 
 
 def test_drawn_answers_deploy_no_margin(served: tuple[Path, FloatArray, Path], tmp_path: Path) -> None:
@@ -133,13 +128,12 @@ def test_drawn_answers_deploy_no_margin(served: tuple[Path, FloatArray, Path], t
     _, logits, path = served
     with serving(path, logits) as server:
         audited(path, server, tmp_path / "run", method="sampling", estimator="latent")
-    found = blindcal("threshold", tmp_path / "run", "--recall", 0.5, "--resamples", 40)
-    assert found.exit_code == 0, found.output
-    assert "an answer counts where its probability is at least this" in found.output
-    assert "request    none: a run of method sampling tests no margins" in found.output
-    assert "margin  " not in found.output
-    body = blindcal("threshold", tmp_path / "run", "--recall", 0.5, "--resamples", 40, "--snippet", "curl")
-    assert "audit with --method latent" in refusal(body)
+    command = ("threshold", tmp_path / "run", "--recall", 0.5, "--resamples", 40)
+    found = blindcal(*command).output
+    assert "an answer counts where its probability is at least this" in found
+    assert "request    none: a run of method sampling tests no margins" in found
+    assert "margin  " not in found
+    assert "audit with --method latent" in refusal(blindcal(*command, "--snippet", "curl"))
 
 
 def test_fewer_options_are_mentioned_where_they_occur(
