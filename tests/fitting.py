@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -66,30 +66,20 @@ def ends(estimate: Estimate) -> tuple[float, float]:
     return estimate.low, estimate.high
 
 
-def numbers_in(value: object) -> Iterator[float]:
-    """Every number a result holds, however deep."""
-    if isinstance(value, (int, float)):
-        yield float(value)
-    elif isinstance(value, np.ndarray):
-        yield from (float(one) for one in value.reshape(-1))
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from numbers_in(one)
+def parts_of(value: object) -> Iterator[object]:
+    """A value, and everything inside it, however deep."""
+    yield value
+    inside: Iterable[object] = ()
+    if isinstance(value, (tuple, np.ndarray)):
+        inside = value
     elif is_dataclass(value):
-        for field in fields(value):
-            yield from numbers_in(getattr(value, field.name))
+        inside = (getattr(value, field.name) for field in fields(value))
+    for part in inside:
+        yield from parts_of(part)
 
 
-def estimates_in(value: object) -> Iterator[Estimate]:
-    """Every estimate a result holds, however deep."""
-    if isinstance(value, Estimate):
-        yield value
-    elif isinstance(value, tuple):
-        for one in value:
-            yield from estimates_in(one)
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from estimates_in(getattr(value, field.name))
+def estimates_in(value: object) -> list[Estimate]:
+    return [part for part in parts_of(value) if isinstance(part, Estimate)]
 
 
 def columns(answered: AnswerTable) -> tuple[Any, ...]:

@@ -52,7 +52,7 @@ def test_a_surer_interval_holds_the_less_sure_one() -> None:
         (low, high), (lower, higher) = (ends(getattr(fit.at(level=at), name)) for at in (0.8, 0.99))
         assert lower <= low < high <= higher, name
         assert higher - lower > high - low, name
-    inner, outer = (list(estimates_in(fit.at(level=at).findings())) for at in (0.8, 0.99))
+    inner, outer = (estimates_in(fit.at(level=at).findings()) for at in (0.8, 0.99))
     assert len(inner) == len(outer) > 39 * 7
     for narrow, wide in zip(inner, outer, strict=True):
         assert narrow.value == wide.value

@@ -80,39 +80,33 @@ def test_the_truth_is_that_of_a_loop() -> None:
 
 def test_answers_are_reduced_to_the_given_one() -> None:
     """The first plain answer is the one given; a query about it says "again" or not, others are left out."""
-    nan = np.nan
+    biases = [[0, 0, -1.0, 0], [0.3, -2.0, 0.7, -0.1], [-2.0, 0, 0, 0], [-1.0, 0, 0, 0]]
     table = AnswerTable(
         items=np.array([0, 1, 2, 3, 0, 1, 1, 2]),
         shifts=np.array([0, 0, 0, 0, -1.0, -2.0, -2.0, -1.0]),
         temperatures=np.zeros(8),
         answers=np.array([2, 1, INVALID, 3, 2, 0, 1, 0]),
         about=np.array([PLAIN, PLAIN, PLAIN, PLAIN, 2, 1, 0, 0]),
-        biases=np.array(
-            [[0, 0, 0, 0]] * 4 + [[0, 0, -1.0, 0], [0.3, -2.0, 0.7, -0.1], [-2.0, 0, 0, 0], [-1.0, 0, 0, 0]]
-        ),
-        bounds=np.full((8, 2), nan),
+        biases=np.array([[0, 0, 0, 0]] * 4 + biases),
     )
-    choices = np.array([4, 4, 4, 3])
-    found = Problem.of_answers(np.array([2, 0, 0, 1]), table, choices=choices)
-    assert found.given is not None
-    assert found.given.tolist() == [2, 1, INVALID, INVALID]  # item 3 does not have the answer 3
-    assert found.labels.tolist()[:2] == [1, 0]
-    assert found.readings.items.tolist() == [0, 1]
-    assert found.readings.answers.tolist() == [1, 0]
-    assert found.readings.gumbel is not None
-    assert found.readings.gumbel.tolist() == [False, True]
+    problem = Problem.of_answers(np.array([2, 0, 0, 1]), table, choices=np.array([4, 4, 4, 3]))
+    assert problem.given is not None
+    assert problem.given.tolist() == [2, 1, INVALID, INVALID]  # item 3 does not have the answer 3
+    assert problem.labels.tolist()[:2] == [1, 0]
+    assert (problem.readings.items.tolist(), problem.readings.answers.tolist()) == ([0, 1], [1, 0])
+    assert problem.readings.gumbel is not None
+    assert problem.readings.gumbel.tolist() == [False, True]
 
 
 def test_the_first_of_several_drawn_answers_is_the_one_given() -> None:
     """Without a plain answer at T = 0, later draws say whether the first one comes again."""
-    table = AnswerTable(
-        np.array([0, 0, 0]), np.zeros(3), np.ones(3), np.array([1, 2, 1]), about=np.full(3, PLAIN)
-    )
-    found = Problem.of_answers(np.array([1]), table, choices=np.array([3]))
-    assert not found.greedy
-    assert found.given is not None
-    assert found.given.tolist() == [1]
-    assert found.readings.answers.tolist() == [0, 1]
+    zeros, ones = np.zeros(3), np.ones(3)
+    table = AnswerTable(zeros.astype(int), zeros, ones, np.array([1, 2, 1]), about=np.full(3, PLAIN))
+    problem = Problem.of_answers(np.array([1]), table, choices=np.array([3]))
+    assert not problem.greedy
+    assert problem.given is not None
+    assert problem.given.tolist() == [1]
+    assert problem.readings.answers.tolist() == [0, 1]
 
 
 # The likelihood
@@ -221,18 +215,17 @@ def test_queries_count_the_plain_answer(queries: float) -> None:
     assert (answered.about[again] == given[answered.items[again]]).all()
 
 
-@pytest.mark.parametrize("method", ["latent", "sampling", "temperature"])
-def test_the_plain_answer_alone_is_refused(method: str) -> None:
-    """One query per item is the plain answer, which tells nothing about its confidence."""
-    with pytest.raises(InputError, match="more than 1 per item is needed, got 1"):
-        make_design(method, np.array([0, 1, 2]), queries=1.0, choices=np.array([3, 3, 3]))
+TOO_FEW, ONLY_TWO = "more than 1 per item is needed, got 1", "audits two answers only; with more, use one of"
+REFUSED = {"latent": TOO_FEW, "sampling": TOO_FEW, "temperature": TOO_FEW}
+REFUSED |= {name: f"{name} {ONLY_TWO}" for name in ("blind", "extraction")}
 
 
-def test_methods_for_two_answers_say_so() -> None:
-    """`blind` and `extraction` are for two answers."""
-    for method in ("blind", "extraction"):
-        with pytest.raises(InputError, match=f"{method} audits two answers only; with more, use one of"):
-            make_design(method, np.array([0, 1, 2]), choices=np.array([3, 3, 3]))
+@pytest.mark.parametrize("method", REFUSED)
+def test_what_several_answers_need_is_named(method: str) -> None:
+    """One query per item is the plain answer, which tells nothing; some methods are for two answers."""
+    queries = 2.0 if method == "extraction" else 1.0
+    with pytest.raises(InputError, match=REFUSED[method]):
+        make_design(method, np.array([0, 1, 2]), queries=queries, choices=np.array([3, 3, 3]))
 
 
 # Methods
