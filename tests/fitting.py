@@ -53,12 +53,6 @@ def fitted(labels: IntArray, answered: AnswerTable, **options: Any) -> bc.Latent
     )
 
 
-def drawn(n: int, seed: int, share: float | FloatArray, p: float | FloatArray) -> tuple[IntArray, FloatArray]:
-    """Labels with the given chances, and probabilities."""
-    rng = np.random.default_rng(seed)
-    return (rng.random(n) < share).astype(np.int64), np.broadcast_to(np.float64(p), (n,)).copy()
-
-
 def ends(estimate: Estimate) -> tuple[float, float]:
     """The interval of an estimate that has one."""
     assert estimate.low is not None

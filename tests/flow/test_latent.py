@@ -16,7 +16,7 @@ import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import generate, log_odds, respond
-from fitting import SCALARS, asked, columns, drawn, ends, estimates_in, fitted, parts_of
+from fitting import SCALARS, asked, columns, ends, estimates_in, fitted, parts_of
 
 NAN = float("nan")
 NEED_BOTH_LABELS = {"auroc", "curve", "operating", "expected_cost", "choose_threshold", "next_precision"}
@@ -56,6 +56,12 @@ def check_sound(fit: bc.LatentFit) -> None:
     assert sum(abs(float(each.gap)) for each in fit.bins) == pytest.approx(float(fit.ece))
     assert 0 <= float(fit.ece) <= 1
     assert 0 <= fit.calibrated_pvalue <= 1
+
+
+def drawn(n: int, seed: int, share: float, p: float) -> tuple[IntArray, FloatArray]:
+    """Labels with this share of positive ones, and the same probability for each."""
+    rng = np.random.default_rng(seed)
+    return (rng.random(n) < share).astype(np.int64), np.full(n, p)
 
 
 # -- limits in which the answer is known ---------------------------------------------------------------
@@ -210,6 +216,36 @@ def test_tiny_samples_are_sound_and_unsure(n: int, seed: int) -> None:
     assert fit.calibrated_pvalue > 1e-4
 
 
+@pytest.mark.parametrize("n", [3, 21, 80])
+def test_a_few_right_answers_do_not_show_a_direction_of_nearly_zero(n: int) -> None:
+    """Certain and right every time: a share of 1 - .025^(1/n) of the questions may still be otherwise."""
+    labels, _ = drawn(n, 2, 0.6, 0.0)
+    fit = fitted(labels, asked(labels, labels.astype(float)), resamples=60)
+    unseen = 1 - 0.025 ** (1 / n)
+    low, high = ends(fit.overconfidence)  # half right and unsure, or sure and wrong
+    assert low <= -0.5 * unseen * 0.99
+    assert high >= unseen * 0.99
+    low, high = ends(fit.leaning)
+    assert low <= -unseen * 0.99
+    assert high >= unseen * 0.99
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("groups", [1, 2])
+def test_one_or_two_groups_show_no_direction(groups: int, seed: int) -> None:
+    """However overconfident 30 questions about one text are, another text may be otherwise."""
+    labels, p = drawn(30 * groups, seed, 0.5, 0.97)
+    answered = asked(labels, p, seed=seed)
+    fit = fitted(labels, answered, resamples=60, groups=answered.items // 30)
+    for estimate in (fit.overconfidence, fit.leaning):
+        assert 0 in estimate
+        assert 2 * estimate.half_width > 1
+    curve = fit.curve_at([0.9])
+    assert curve.low is not None
+    assert curve.high is not None
+    assert curve.high[0] - curve.low[0] > 0.5
+
+
 @pytest.mark.parametrize("label", [0, 1])
 def test_one_class_only(label: int) -> None:
     """Gaps against a single class are estimated; what needs both classes is refused by name."""
@@ -236,7 +272,12 @@ def test_invalid_answers_are_counted() -> None:
     part = replace(answered, answers=np.where(lost, INVALID, answered.answers))
     whole, fit = fitted(labels, answered), fitted(labels, part)
     check_sound(fit)
-    assert (fit.invalid, fit.unanswered, fit.items, fit.queries) == (lost.sum(), lost.sum(), 2000, 2000)
+    assert (fit.invalid, fit.patterns.unanswered, fit.items, fit.queries) == (
+        lost.sum(),
+        lost.sum(),
+        2000,
+        2000,
+    )
     assert fit.ece.half_width > whole.ece.half_width
     assert (whole.invalid, whole.invalid_bound) == (0, 0)
 

@@ -10,6 +10,7 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError
+from blindcal.estimate.truth import binned_ece
 from blindcal.items.question_files import load
 from blindcal.records import Token
 from blindcal.settings import Settings
@@ -25,6 +26,7 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
     """Two spellings of each word, of which the likeliest says something else than the sum."""
     rng = np.random.default_rng(0)
     s = rng.normal(0.4, 1.5, N)
+    f = 1 / (1 + np.exp(-s))
     labels = (rng.random(N) < 1 / (1 + np.exp(-0.5 * s))).astype(int)  # overconfident
     path = tmp_path / "items.jsonl"
     rows = ({"prompt": f"Is {k} so? Yes or No.", "label": int(y)} for k, y in enumerate(labels))
@@ -32,17 +34,10 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
     # three tokens for Yes with equal weight, one for No: the greedy answer is off by log 3
     tokens = (Token(1, "Yes"), Token(2, " Yes"), Token(3, "yes"), Token(4, "No"))
     logits = np.column_stack([*([s - np.log(3)] * 3), np.zeros(N)])
-    loaded = load(path)
-    asked = list(loaded)
-    known = Recording(
-        "replay",
-        tuple(item.id for item in asked),
-        tokens,
-        logits,
-        logits.max(axis=1) - 12,
-        np.zeros(N, np.int64),
-    )
-    with running(Server(known, asked, Behaviour())) as server:
+    items = list(load(path))
+    names = tuple(item.id for item in items)
+    known = Recording("replay", names, tokens, logits, logits.max(axis=1) - 12, np.zeros(N, np.int64))
+    with running(Server(known, items, Behaviour())) as server:
         settings = Settings(
             model="replay",
             base_url=server.base_url,
@@ -53,18 +48,13 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
             negative_ids=(4,),
             resamples=100,
         )
-        result = audit(path, settings, out=tmp_path / "run")
-        again = audit(path, settings, out=tmp_path / "run")
+        result, again = (audit(path, settings, out=tmp_path / "run") for _ in range(2))
     assert result.semantics == "sum"
     assert result.ece == again.ece
-    f = 1 / (1 + np.exp(-s))
-    truth = np.abs(
-        [((f - labels) * (np.minimum((f * 5).astype(int), 4) == b)).sum() / N for b in range(5)]
-    ).sum()
-    assert truth in result.ece
+    assert float(binned_ece(labels, f).ece) in result.ece
     assert result.accuracy.value == pytest.approx(((s >= 0) == (labels == 1)).mean(), abs=0.05)
     with Store.read(tmp_path / "run" / RUN_FILE) as store:
-        assert all((one.temperatures == 1).all() for one in store.rounds())
+        assert all((asked.temperatures == 1).all() for asked in store.rounds())
 
 
 @pytest.mark.parametrize("method", ["blind", "extraction"])

@@ -422,11 +422,6 @@ class LatentFit:
         return min(1.0, 2 * min(self.invalid, self.items) / self.items)
 
     @property
-    def unanswered(self) -> int:
-        """Number of items without a valid answer."""
-        return self.patterns.unanswered
-
-    @property
     def contradictions(self) -> int:
         """Number of items whose threshold answers contradict each other, because of jitter."""
         return self.patterns.contradictions

@@ -4,7 +4,7 @@ An interval is between quantiles of refits, each with other items, excess and sm
 absolute values inverts a test (`uncertainty`). These widen it, as docs/decisions/doubt.md explains:
 
 - n items miss a share q of the population with probability (1 - q)^n: each refit is joined by such a share,
-  `Resampling.missed`, and no interval is narrower than what a share of fixed size, `Doubt.unseen`, allows;
+  `Resampling.missed`, and no interval is narrower than what a share of fixed size, `unseen_share`, allows;
 - other noise may be as plausible: an interval includes those of ``LatentFit.others``;
 - items may lie anywhere in a wide range without a threshold (`unasked`), and beyond the outermost thresholds
   (`possible_log_odds`);
@@ -81,14 +81,11 @@ class Resampling:
             raise NotIdentifiedError("this fit was made without resamples, so it has no intervals")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
         rng = np.random.default_rng(self.seed)
+        read: list[Resampling | Alternative] = [self, *self.alternatives]
         sizes = [round(self.size * other.share) for other in self.alternatives]
-        read = [
-            (self.patterns, self.ensemble),
-            *((other.patterns, other.ensemble) for other in self.alternatives),
-        ]
         return tuple(
-            (patterns.axis, resampled_tables(patterns, ensemble, size, rng, resample))
-            for (patterns, ensemble), size in zip(read, [self.size - sum(sizes), *sizes], strict=True)
+            (each.patterns.axis, resampled_tables(each.patterns, each.ensemble, size, rng, resample))
+            for each, size in zip(read, [self.size - sum(sizes), *sizes], strict=True)
         )
 
     @cached_property
@@ -137,6 +134,7 @@ def resampled_tables(
 
 
 def of_items(patterns: Patterns) -> Resample:
+    """Draw items with replacement."""
     shares = patterns.counts / patterns.counts.sum()
     return lambda size, rng: rng.multinomial(int(patterns.n), shares, size=size).astype(np.float64)
 
@@ -187,10 +185,6 @@ class Doubt:
             low, high = min(low, limits[0]), max(high, limits[1])
         return max(0.0, low), min(1.0, high)
 
-    def unseen(self) -> float:
-        """The largest share of the population that the sample misses with probability (1 - level) / 2."""
-        return unseen_share(self.resampling.answered, self.level)
-
     def _widened(
         self,
         low: float | FloatArray,
@@ -199,7 +193,7 @@ class Doubt:
         least: float | FloatArray = 0.0,
         most: float | FloatArray = 1.0,
     ) -> Ends:
-        unseen = self.unseen()
+        unseen = unseen_share(self.resampling.answered, self.level)
         low = np.minimum(low, (1 - unseen) * value + unseen * least)
         high = np.maximum(high, (1 - unseen) * value + unseen * most)
         return np.maximum(low, least), np.minimum(high, most)
