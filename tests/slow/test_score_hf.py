@@ -1,139 +1,37 @@
-"""Scores with transformers, on tiny models of random weights and on the model in the box, without a GPU."""
+"""Scores with transformers, on the model in the box and without a GPU."""
 
 from __future__ import annotations
 
 import asyncio
-import csv
-import json
 import sys
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from blindcal.cli.score import command
 from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.local_model import installed_model, serve
 from blindcal.errors import InputError, MissingExtraError
-from blindcal.items.catalogue import open_items
+from blindcal.items.catalogue import builtin, open_items
+from blindcal.items.record_files import as_line
+from blindcal.items.score_files import read_scores
 from blindcal.records import Item, Message, Targets
 from blindcal.scoring.hf import HfModel, HfSettings, Score, in_order
 from blindcal.scoring.score_items import log_odds
+from blindcal.simulation.recording import Recording
+from commanding import blindcal
 from hidden import shown
-
-CORPUS = "Yes No yes no YES answer : " * 20 + " ".join("abcdefghij") * 5
-
-
-@pytest.fixture(scope="module", params=["llama", "qwen2"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with random weights and a tokenizer of a few words, saved as a real one would be."""
-    torch: Any = pytest.importorskip("torch", reason="transformers scoring needs: pip install 'blindcal[hf]'")
-    transformers: Any = pytest.importorskip("transformers", reason="needs: pip install 'blindcal[hf]'")
-    tokenizers: Any = pytest.importorskip("tokenizers")
-    raw = tokenizers.Tokenizer(tokenizers.models.BPE())
-    raw.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=320, initial_alphabet=alphabet, special_tokens=["<pad>", "<s>"], show_progress=False
-    )
-    raw.train_from_iterator([CORPUS], trainer)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", bos_token="<s>")
-    tokenizer.chat_template = "<s>{% for m in messages %}{{ m.content }} {% endfor %}answer :"
-    kind = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config}[request.param]
-    config = kind(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    torch.manual_seed(0)
-    path = tmp_path_factory.mktemp(request.param)
-    model = transformers.AutoModelForCausalLM.from_config(config)
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight, std=0.3)  # sharp enough that padding mistakes would show
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
-
-
-def questions(n: int, role: str = "user") -> list[Item]:
-    rng = np.random.default_rng(1)
-    texts = [" ".join(rng.choice(list("abcdefghij"), rng.integers(1, 40))) for _ in range(n)]
-    return [Item(f"q{k}", k % 2, (Message(role, f"{text} ?"),)) for k, text in enumerate(texts)]
 
 
 async def spellings(model: HfModel) -> Targets:
     return Targets(
         await tokens.candidates("Yes", model.encode), await tokens.candidates("No", model.encode), "max"
     )
-
-
-@pytest.mark.parametrize("role", ["user", "prompt"])
-def test_batch_equals_single(folder: Path, role: str) -> None:
-    """A padded batch, a single prompt and a plain forward pass give the same logprobs to rounding."""
-    model = HfModel(str(folder), HfSettings(device="cpu", batch_tokens=300))
-    targets = asyncio.run(spellings(model))
-    items = questions(20, role)
-    batched = {s.item.id: s for batch in model.scores(items, targets) for s in batch}
-    alone = [next(iter(model.scores([item], targets)))[0] for item in items]
-    torch: Any = pytest.importorskip("torch")
-    for item, single in zip(items, alone, strict=True):
-        ids = torch.tensor(model.prompt_ids([item.messages]))
-        with torch.inference_mode():
-            plain = torch.log_softmax(model._model(ids).logits[0, -1], -1)
-        expected = [float(plain[token.id]) for token in in_order(targets)]
-        assert single.logprobs == pytest.approx(expected, abs=1e-5)
-        assert batched[item.id].logprobs == pytest.approx(expected, abs=1e-5)
-        assert single.mass == pytest.approx(sum(np.exp(expected)), abs=1e-5)
-    assert np.std([s.logprobs[0] - s.logprobs[1] for s in alone]) > 0.1
-
-
-def test_batches_keep_to_their_budget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No batch is larger than its budget, longest first; one that runs out of memory is halved."""
-    torch: Any = pytest.importorskip("torch")
-    model = HfModel(str(folder), HfSettings(device="cpu", batch_tokens=400))
-    targets = asyncio.run(spellings(model))
-    shapes: list[tuple[int, int]] = []
-    forward = model._forward
-
-    def watched(prompts: list[list[int]], wanted: Any) -> Any:
-        if len(prompts) > 8:
-            raise torch.OutOfMemoryError("too large")
-        shapes.append((len(prompts), max(map(len, prompts))))
-        return forward(prompts, wanted)
-
-    monkeypatch.setattr(model, "_forward", watched)
-    scores = [score for batch in model.scores(questions(40), targets) for score in batch]
-    assert {score.item.id for score in scores} == {f"q{k}" for k in range(40)}
-    assert all(rows * width <= 400 for rows, width in shapes)
-    assert [width for _, width in shapes] == sorted((width for _, width in shapes), reverse=True)
-
-
-def test_command_resumes(folder: Path, tmp_path: Path) -> None:
-    """The command writes a score file, and a second run adds what the first did not do."""
-    items, out = tmp_path / "items.jsonl", tmp_path / "scores.csv"
-    records = [
-        {"id": item.id, "label": item.label, "prompt": item.messages[0].content} for item in questions(20)
-    ]
-    items.write_text("\n".join(map(json.dumps, records)))
-    arguments = [str(items), "--out", str(out), "--model", str(folder), "--device", "cpu"]
-    assert CliRunner().invoke(command, [*arguments, "--first", "5"]).exit_code == 0
-    half = out.read_text()
-    assert len(half.splitlines()) == 6
-    assert CliRunner().invoke(command, arguments).exit_code == 0
-    assert out.read_text().startswith(half)
-    with out.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    assert [row["id"] for row in rows] == [f"q{k}" for k in range(20)]
-    assert {"Yes", " yes", " No"} <= {column.split("|")[0] for column in rows[0] if "|" in column}
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +45,65 @@ def smollm() -> HfModel:
     return HfModel(str(path), HfSettings(device="cpu", batch_tokens=600))
 
 
-def built_in(n: int) -> list[Item]:
+def questions(n: int) -> list[Item]:
     """The first built-in questions."""
-    items = open_items("builtin")
-    return list(islice(items, n))
+    return list(islice(open_items("builtin"), n))
+
+
+@pytest.mark.parametrize("role", ["user", "prompt"])
+def test_batch_equals_single(smollm: HfModel, role: str) -> None:
+    """A padded batch and a plain forward pass of one prompt give the same logprobs to rounding."""
+    targets = asyncio.run(spellings(smollm))
+    items = [
+        replace(item, messages=(replace(item.messages[0], role=role),))
+        for item in [*questions(8), Item("long", 1, (Message("user", "Is it so? " * 20),))]
+    ]
+    assert len({len(prompt) for prompt in smollm.prompt_ids(item.messages for item in items)}) > 4
+    batched = {s.item.id: s for batch in smollm.scores(items, targets) for s in batch}
+    torch: Any = pytest.importorskip("torch")
+    for item in items:
+        ids = torch.tensor(smollm.prompt_ids([item.messages]))
+        with torch.inference_mode():
+            plain = torch.log_softmax(smollm._model(ids).logits[0, -1], -1)
+        expected = [float(plain[token.id]) for token in in_order(targets)]
+        assert batched[item.id].logprobs == pytest.approx(expected, abs=2e-4)
+        assert batched[item.id].mass == pytest.approx(sum(np.exp(expected)), abs=1e-5)
+
+
+def test_batches_keep_to_their_budget(smollm: HfModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch is larger than its budget, longest first; one that runs out of memory is halved."""
+    torch: Any = pytest.importorskip("torch")
+    targets = asyncio.run(spellings(smollm))
+    shapes: list[tuple[int, int]] = []
+    forward = smollm._forward
+
+    def watched(prompts: list[list[int]], wanted: Any) -> Any:
+        if len(prompts) > 8:
+            raise torch.OutOfMemoryError("too large")
+        shapes.append((len(prompts), max(map(len, prompts))))
+        return forward(prompts, wanted)
+
+    monkeypatch.setattr(smollm, "batch_tokens", 600)
+    monkeypatch.setattr(smollm, "_forward", watched)
+    scores = [score for batch in smollm.scores(questions(30), targets) for score in batch]
+    assert {score.item for score in scores} == set(questions(30))
+    assert all(rows * width <= 600 for rows, width in shapes)
+    assert [width for _, width in shapes] == sorted((width for _, width in shapes), reverse=True)
+
+
+def test_command_resumes(smollm: HfModel, tmp_path: Path) -> None:
+    """The command writes a score file, and a second run adds what the first did not do."""
+    items, out = tmp_path / "items.jsonl", tmp_path / "scores.csv"
+    items.write_bytes(b"".join(as_line(record) for record in builtin(9)))
+    given = ("score", items, "--out", out, "--model", installed_model(), "--device", smollm.device)
+    assert blindcal(*given, "--first", 5).exit_code == 0
+    half = out.read_text()
+    assert len(half.splitlines()) == 6
+    assert blindcal(*given).exit_code == 0
+    assert out.read_text().startswith(half)
+    scores = read_scores(out)
+    assert scores.ids == tuple(item.id for item in questions(9))
+    assert {"Yes", " yes", " No"} <= {token.text for token in Recording.load(out).tokens}
 
 
 def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
@@ -160,7 +113,7 @@ def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
     On 40 questions the log-odds differed by .07 on average and by .36 at most, and spread over several units.
     """
     pytest.importorskip("xllamacpp")
-    items = built_in(5)
+    items = questions(5)
 
     async def served(base_url: str, model: str) -> tuple[Targets, list[Score]]:
         async with HttpEndpoint(Address(base_url, model, timeout=120)) as endpoint:

@@ -65,14 +65,10 @@ def test_a_label_is_read_as_its_only_meaning_or_refused(answers: list[str], data
             read_label(label, tuple(answers), "label")
 
 
-@pytest.mark.parametrize("label", ["grief", 3, "D", None, True, [0]])
-def test_a_label_that_is_no_answer_is_refused(label: object, tmp_path: Path) -> None:
+def test_a_label_that_is_no_answer_is_refused(tmp_path: Path) -> None:
     """The error names the file, the line, the field, the answers and what came."""
-    with pytest.raises(InputError) as refused:
-        items_of(tmp_path, [{"prompt": "a", "label": 0}, {"prompt": "b", "label": label}], answers=EMOTIONS)
-    text = str(refused.value)
-    assert "items.jsonl, line 2: field 'label' must be one of joy, anger, fear, a letter from A to C" in text
-    assert f"not {str(label)!r}: correct it, or map other labels to indices with label_map=..." in text
+    with pytest.raises(InputError, match=r"line 1: field 'label' must be one of joy, .*, not 'grief': corr"):
+        items_of(tmp_path, [{"prompt": "b", "label": "grief"}], answers=EMOTIONS)
 
 
 @pytest.mark.parametrize(("answers", "label"), [("1,2,3", 1), ("B,A,C", "A"), ("2,b,0", "0")])

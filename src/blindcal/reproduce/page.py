@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,11 @@ def draw(comparison: MethodTable) -> list[Drawing]:
     return drawings
 
 
-def pareto_front(
-    rows: Sequence[Row], cost: Callable[[Row], float], error: Callable[[Row], float]
-) -> list[Row]:
+def pareto_front(comparison: MethodTable, errors: Mapping[Row, float]) -> list[Row]:
     """Rows with a smaller error than every other row of the same or a lower cost, cheapest first."""
     front: list[Row] = []
-    for row in sorted(rows, key=lambda row: (cost(row), error(row))):
-        if not front or error(row) < error(front[-1]):
+    for row in sorted(errors, key=lambda row: (comparison.mean_queries(row), errors[row])):
+        if not front or errors[row] < errors[front[-1]]:
             front.append(row)
     return front
 
@@ -95,7 +93,7 @@ def plot_pareto(comparison: MethodTable, ax: Axes | None = None) -> Axes:
                 label=method,
             )
         draw_rows(
-            pareto_front(tuple(errors), cost=comparison.mean_queries, error=errors.__getitem__),
+            pareto_front(comparison, errors),
             linestyle="none",
             marker="o",
             markersize=11,
