@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 Way: TypeAlias = Literal["logprobs", "thresholds", "temperature", "repeated answers", "stated confidence"]
 """What an audit can build on, best first."""
@@ -265,7 +266,7 @@ class AnswerTable(_Columns):
     bounds: FloatArray | None = None  # two columns: the ends of the log-odds that an answer shows, or NaN
     about: IntArray | None = None
     biases: FloatArray | None = None
-    gumbel: npt.NDArray[np.bool_] | None = None  # one answer against the rest: Gumbel numbers on the rest
+    gumbel: BoolArray | None = None  # one answer against the rest: Gumbel numbers on the rest
 
     @classmethod
     def empty(cls) -> AnswerTable:

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from blindcal.asking.controls import Controls
 from blindcal.asking.governor import Governor, Reservation
@@ -29,7 +28,7 @@ from blindcal.asking.run_context import INTERRUPTED, Stopped
 from blindcal.design import Design
 from blindcal.endpoints.query_format import NoAnswerWordError
 from blindcal.errors import EndpointError
-from blindcal.records import INVALID, AnswerTable, IntArray, Reply, Request, Usage
+from blindcal.records import INVALID, AnswerTable, BoolArray, IntArray, Reply, Request, Usage
 from blindcal.store.run_file import StoredReply, usage_of
 
 HOPELESS = 20
@@ -40,7 +39,7 @@ _OPEN, _USABLE, _UNUSABLE, _SKIPPED = range(4)  # what has become of a query
 class Usability:
     """What has become of a round's queries, in the order of asking."""
 
-    def __init__(self, order: IntArray, answered: npt.NDArray[np.bool_], unusable: IntArray) -> None:
+    def __init__(self, order: IntArray, answered: BoolArray, unusable: IntArray) -> None:
         self._order, self._first = order, int(order.min()) if order.size else 0
         self._places = np.argsort(order)
         become = np.where(answered, _USABLE, _OPEN)

@@ -8,11 +8,21 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from blindcal.asking.governor import FinalOutcome
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
-from blindcal.records import INVALID, POSITIVE, FloatArray, IntArray, Item, Reply, Request, Round, Usage
+from blindcal.records import (
+    INVALID,
+    POSITIVE,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Item,
+    Reply,
+    Request,
+    Round,
+    Usage,
+)
 from blindcal.store.run_file import StoredReply
 from blindcal.store.run_store import UNASKED, AnswerArray, Store
 from blindcal.text import printable
@@ -118,8 +128,8 @@ class OpenRound:
         return order
 
     @property
-    def answered(self) -> npt.NDArray[np.bool_]:
-        answered: npt.NDArray[np.bool_] = self.answers != UNASKED
+    def answered(self) -> BoolArray:
+        answered: BoolArray = self.answers != UNASKED
         return answered
 
     @property

@@ -11,11 +11,10 @@ import base64
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from blindcal.errors import InputError
 from blindcal.items.question_files import Items
-from blindcal.records import IntArray
+from blindcal.records import BoolArray, IntArray
 from blindcal.settings import Settings
 from blindcal.store.run_store import Store
 
@@ -108,5 +107,5 @@ def _packed(members: IntArray, n: int) -> str:
     return base64.b64encode(np.packbits(np.isin(np.arange(n), members)).tobytes()).decode()
 
 
-def _unpacked(packed: str, n: int) -> npt.NDArray[np.bool_]:
+def _unpacked(packed: str, n: int) -> BoolArray:
     return np.unpackbits(np.frombuffer(base64.b64decode(packed), np.uint8), count=n).astype(bool)

@@ -17,7 +17,6 @@ from blindcal.certifying.decision_request import need_bias
 from blindcal.design import make_round
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.certification import (
-    BoolArray,
     CandidateTest,
     KnownRange,
     Side,
@@ -28,7 +27,7 @@ from blindcal.estimate.certification import (
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.readings import read
 from blindcal.methods import control_spacing
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Noise, Round
+from blindcal.records import INVALID, AnswerTable, BoolArray, FloatArray, IntArray, Noise, Round
 from blindcal.results.run import Run
 from blindcal.text import printable
 

@@ -15,17 +15,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import bdtr, betaincinv, expit
 from scipy.stats import binom
 
 from blindcal.estimate.grid import decided_positive, prevalence
 from blindcal.estimate.latent.operating import GRID_SHIFTS
 from blindcal.estimate.uncertainty import share_bounds
-from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray
+from blindcal.records import INVALID, POSITIVE, AnswerTable, BoolArray, FloatArray, IntArray
 
 SideName: TypeAlias = Literal["accept", "reject"]
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 SHIFT_DIGITS = 4
 """Decimals of a candidate's shift: those of the deployed request, so that it is the one certified."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.errors import InputError
-from blindcal.records import INVALID, FloatArray, IntArray
+from blindcal.records import INVALID, BoolArray, FloatArray, IntArray
 
 ArrayLike = npt.ArrayLike
 
@@ -23,7 +23,7 @@ def _vector(name: str, values: ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def _first_bad(name: str, rule: str, array: npt.NDArray[Any], bad: npt.NDArray[np.bool_]) -> None:
+def _first_bad(name: str, rule: str, array: npt.NDArray[Any], bad: BoolArray) -> None:
     if bad.any():
         where = int(np.argmax(bad))
         raise InputError(f"{name}: {rule}, got {array[where : where + 1].tolist()[0]!r} at position {where}")

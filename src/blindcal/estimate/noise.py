@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import kolmogorov
 
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.estimate.uncertainty import share_bounds
-from blindcal.records import INVALID, AnswerTable, Estimate, FloatArray, IntArray, Noise
+from blindcal.records import INVALID, AnswerTable, BoolArray, Estimate, FloatArray, IntArray, Noise
 
 _FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
 _JITTERS = np.array([0.0, 0.2, 0.5, 1.0, 1.7])
@@ -121,7 +120,7 @@ def _log_likelihood(
     return float(total + twice.counts @ np.log(twice.mass(table)) - once.counts @ np.log(once.mass(table)))
 
 
-def _best(fit: FloatArray, near: npt.NDArray[np.bool_], axis: int, place: int) -> tuple[int, int]:
+def _best(fit: FloatArray, near: BoolArray, axis: int, place: int) -> tuple[int, int]:
     along = np.where(near, fit, -np.inf).take(place, axis=axis)
     other = int(along.argmax())
     return (place, other) if axis == 0 else (other, place)

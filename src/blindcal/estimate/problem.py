@@ -14,12 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from blindcal.errors import InputError
 from blindcal.estimate import checks
 from blindcal.estimate.checks import ArrayLike, per_item
-from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
+from blindcal.records import (
+    INVALID,
+    NEGATIVE,
+    PLAIN,
+    POSITIVE,
+    AnswerTable,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Noise,
+)
 
 _ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
 _SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
@@ -169,7 +178,7 @@ class Problem:
         return np.ones(len(rows), np.int64) if self.counts is None else self.counts[rows.items]
 
     @property
-    def hard(self) -> npt.NDArray[np.bool_]:
+    def hard(self) -> BoolArray:
         """Readings that test the margin of a given answer."""
         rows = self.readings
         if self.given is None:
@@ -212,7 +221,7 @@ def _given_answers(answered: AnswerTable, choices: IntArray, n: int) -> tuple[In
     return given, greedy, rows.rows(use)
 
 
-def _gumbel(answered: AnswerTable) -> npt.NDArray[np.bool_]:
+def _gumbel(answered: AnswerTable) -> BoolArray:
     assert answered.biases is not None
     assert answered.about is not None
     others = np.where(np.isfinite(answered.biases), answered.biases, 0.0)

@@ -17,13 +17,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.special import expit, log_expit, log_ndtr, logit, logsumexp, ndtri
 
 from blindcal.estimate.grid import CELLS, EDGES_S, HALF, MID_S, cells_between, edge_of_shift
 from blindcal.estimate.problem import Excess, Problem
-from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Noise
+from blindcal.records import INVALID, POSITIVE, AnswerTable, BoolArray, FloatArray, IntArray, Noise
 
 _NARROW = 8  # cells of an interval that are summed one by one
 _NODES = 8  # possible log-odds per margin and number of answers, equally likely
@@ -127,7 +126,7 @@ class Patterns:
         return self.counts.size
 
     @property
-    def unread(self) -> npt.NDArray[np.bool_]:
+    def unread(self) -> BoolArray:
         # an interval that is the whole axis
         return np.asarray(self.stop - self.start == CELLS - self.axis.first)
 

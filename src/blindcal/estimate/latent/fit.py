@@ -40,7 +40,7 @@ from blindcal.estimate.latent.intervals import (
     possible_log_odds,
     shown_decisions,
 )
-from blindcal.estimate.latent.model import BoolArray, Ensemble, calibration_pvalue
+from blindcal.estimate.latent.model import Ensemble, calibration_pvalue
 from blindcal.estimate.latent.operating import (
     GRID_SHIFTS,
     GRID_THRESHOLDS,
@@ -56,7 +56,7 @@ from blindcal.estimate.latent.operating import (
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges
-from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
+from blindcal.records import NEGATIVE, POSITIVE, BoolArray, Estimate, FloatArray, IntArray, Noise
 
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
 

@@ -25,10 +25,10 @@ from scipy.special import ndtri
 
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, MID_S
-from blindcal.estimate.latent.model import BoolArray, Ensemble, refit, roughened
+from blindcal.estimate.latent.model import Ensemble, refit, roughened
 from blindcal.estimate.readings import Axis, Patterns
 from blindcal.estimate.uncertainty import absolute_sum_interval, draw_quantile, unseen_draws, unseen_share
-from blindcal.records import NEGATIVE, POSITIVE, FloatArray, IntArray
+from blindcal.records import NEGATIVE, POSITIVE, BoolArray, FloatArray, IntArray
 
 #: Draws a given number of resamples, as counts of each pattern.
 Resample: TypeAlias = Callable[[int, np.random.Generator], FloatArray]

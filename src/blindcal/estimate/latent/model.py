@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise, product
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.sparse import csr_array
 from scipy.special import expit
@@ -25,9 +23,7 @@ from scipy.special import expit
 from blindcal.estimate.grid import CELLS, HALF, MID_S, REACH, WIDTH_S
 from blindcal.estimate.readings import LOG_ODDS, Axis, Patterns
 from blindcal.estimate.uncertainty import quadratic_pvalue
-from blindcal.records import FloatArray, IntArray
-
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
+from blindcal.records import BoolArray, FloatArray, IntArray
 
 _NULL_SD_DENSITY = 10.0  # prior of the coefficients of s/4, (s/4)^2 and log cosh(s/2): vague
 _VAGUE = 3  # number of these coefficients

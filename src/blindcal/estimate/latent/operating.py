@@ -17,9 +17,8 @@ from blindcal.estimate.checks import fraction
 from blindcal.estimate.findings import CostCurve, OperatingPoint, finite
 from blindcal.estimate.grid import EDGES_P, EDGES_S, decided_positive, prevalence
 from blindcal.estimate.latent.intervals import Ends
-from blindcal.estimate.latent.model import BoolArray
 from blindcal.estimate.uncertainty import draw_quantile, percentile_interval, unseen_share
-from blindcal.records import Estimate, FloatArray, IntArray
+from blindcal.records import BoolArray, Estimate, FloatArray, IntArray
 
 _RARE = 1e-3  # the least recall of a threshold that is deployed
 

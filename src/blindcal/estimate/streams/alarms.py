@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
 from blindcal.estimate.streams.betting import Game
-from blindcal.records import Estimate, FloatArray, IntArray
+from blindcal.records import BoolArray, Estimate, FloatArray, IntArray
 
 AlarmName: TypeAlias = Literal["endpoint", "questions", "calibration"]
 
@@ -322,7 +321,7 @@ class GapCounts:
         counts, signed, sizes = self._cells(weight)
         bar = -np.log(1 - level)
 
-        def refuted(values: FloatArray) -> npt.NDArray[np.bool_]:
+        def refuted(values: FloatArray) -> BoolArray:
             return np.asarray(_log_wealth(weight, values, counts, signed, sizes) >= bar)
 
         kept = _GRID[~refuted(_GRID)]
