@@ -63,7 +63,6 @@ def choice_round(
     shifts: FloatArray | None = None,
     about: IntArray | None = None,
     numbers: FloatArray | None = None,
-    temperature: float = 0.0,
 ) -> Round:
     """A round of queries to items with several answers; they are plain without ``about``.
 
@@ -79,7 +78,7 @@ def choice_round(
     return Round(
         items.astype(np.int64),
         shifts,
-        np.full(size, temperature),
+        np.zeros(size),
         about=about.astype(np.int64),
         biases=biases,
     )

@@ -258,18 +258,9 @@ def best_splits(patterns: Patterns, table: FloatArray, confidence: FloatArray = 
     return Splits(low, high, gain)
 
 
-def answer_design(
-    design: Design,
-    answer: Callable[[Round, int], IntArray],
-    *,
-    answered: AnswerTable | None = None,
-    enough: float = np.inf,
-) -> AnswerTable:
-    """Run a design to its end; ``answer`` gets each round and the number of its first query.
-
-    Continues from ``answered``, and starts no further round after ``enough`` answers.
-    """
-    answered = AnswerTable.empty() if answered is None else answered
-    while len(answered) < enough and (asked := design.next_round(answered)) is not None:
+def answer_design(design: Design, answer: Callable[[Round, int], IntArray]) -> AnswerTable:
+    """Run a design to its end; ``answer`` gets each round and the number of its first query."""
+    answered = AnswerTable.empty()
+    while (asked := design.next_round(answered)) is not None:
         answered = answered.with_round(asked, answer(asked, len(answered)))
     return answered

@@ -276,8 +276,8 @@ class AnswerTable(_Columns):
     def of(self, items: IntArray) -> AnswerTable:
         return self.rows(np.isin(self.items, items))
 
-    def with_round(self, asked: Round, answers: IntArray, bounds: FloatArray | None = None) -> AnswerTable:
-        return self.joined(AnswerTable(**asked.columns, answers=answers, bounds=bounds))
+    def with_round(self, asked: Round, answers: IntArray) -> AnswerTable:
+        return self.joined(AnswerTable(**asked.columns, answers=answers))
 
     def joined(self, other: AnswerTable) -> AnswerTable:
         """These answers followed by others, without what they state."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.design import BlindDesign, Design, answer_design, best_splits
+from blindcal.design import BlindDesign, Design, best_splits
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.latent.model import working_table
@@ -15,7 +15,6 @@ from blindcal.estimate.readings import count_patterns
 from blindcal.methods import METHODS, count_queries, estimator_of, make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask, generate, log_odds, respond
-from fitting import columns
 
 CASES = [
     ("latent", 1.0),
@@ -160,31 +159,6 @@ def test_invalid_answers_do_not_stop_a_design() -> None:
         while (asked := design.next_round(answered)) is not None:
             answered = answered.with_round(asked, np.full(len(asked), INVALID))
         assert len(answered) == count_queries(method, 100, queries, 5)
-
-
-@pytest.mark.parametrize(("method", "queries"), [("latent", 2.3), ("extraction", 3.0), ("temperature", 2.0)])
-def test_a_design_goes_on_from_what_is_answered(method: str, queries: float) -> None:
-    """Stopped once there are enough answers and taken up again, a design asks what it would have asked."""
-    labels, p = generate(120, 4)
-    firsts: list[int] = []
-
-    def answer(asked: Round, first: int) -> IntArray:
-        firsts.append(first)
-        return (log_odds(p)[asked.items] + asked.shifts >= 0).astype(np.int64)
-
-    def made() -> Design:
-        return make_design(method, labels, queries=queries, seed=2)
-
-    whole = answer_design(made(), answer)
-    rounds, firsts = firsts, []
-    part = answer_design(made(), answer, enough=1)
-    assert len(firsts) == 1
-    again = answer_design(made(), answer, answered=part)
-    assert firsts == rounds
-    assert rounds[0] == 0
-    for one, other in zip(columns(whole), columns(again), strict=True):
-        assert one.tolist() == other.tolist()
-    assert answer_design(made(), answer, answered=whole) is whole
 
 
 def test_a_later_stage_waits_for_the_earlier_one() -> None:

@@ -317,12 +317,12 @@ class Store:
     def usage(self, *kinds: ReplyKind) -> Usage:
         """What all replies cost, or those of some kinds."""
         chosen = f"WHERE kind IN ({', '.join('?' * len(kinds))})" if kinds else ""
-        columns = (
-            *("TOTAL(queries * outcome)", "TOTAL(attempts)", "TOTAL(prompt_tokens)"),
-            *("TOTAL(completion_tokens)", "TOTAL(cached_tokens)", "TOTAL(outcome AND answer = -1)"),
-            *("TOTAL(outcome AND unusable)", "TOTAL(queries * NOT outcome)"),
+        (row,) = self._execute(
+            "SELECT TOTAL(queries * outcome), TOTAL(attempts), TOTAL(prompt_tokens), "
+            "TOTAL(completion_tokens), TOTAL(cached_tokens), TOTAL(outcome AND answer = -1), "
+            f"TOTAL(outcome AND unusable), TOTAL(queries * NOT outcome) FROM replies {chosen}",
+            *kinds,
         )
-        (row,) = self._execute(f"SELECT {', '.join(columns)} FROM replies {chosen}", *kinds)
         return Usage.of(*map(int, row))
 
     # Answers: the outcomes of the queries of the design
@@ -380,13 +380,12 @@ class Store:
         rows = self._execute(f"SELECT {columns} FROM answers WHERE {chosen} ORDER BY query")
         return np.array(rows, np.float64)
 
-    def texts(self, first: int = 0, size: int | None = None) -> Iterator[tuple[int, int, str, float]]:
+    def texts(self, first: int = 0, size: int = 2**62) -> Iterator[tuple[int, int, str, float]]:
         """Query number, answer, text and seconds of the answers to ``size`` queries from ``first`` on."""
-        chosen = "query >= ?" if size is None else "query >= ? AND query < ?"
-        bounds = (first,) if size is None else (first, first + size)
-        statement = f"SELECT query, answer, text, seconds FROM answers WHERE {chosen} ORDER BY query"
+        columns, chosen = "query, answer, text, seconds", "query >= ? AND query < ?"
+        statement = f"SELECT {columns} FROM answers WHERE {chosen} ORDER BY query"
         with translated(self.path):
-            yield from self._db.execute(statement, bounds)
+            yield from self._db.execute(statement, (first, first + size))
 
     # Models that the replies name
 
