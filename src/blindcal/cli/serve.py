@@ -46,11 +46,7 @@ _OF_MODELS = {"model", "port", "context", "threads"}  # all other options are fo
 )
 @options.record_fields(replay.Behaviour)
 def command(
-    model: Path | None,
-    scores: Path | None,
-    items: Path | None,
-    texts: Path | None,
-    **chosen: Any,
+    model: Path | None, scores: Path | None, items: Path | None, texts: Path | None, **chosen: Any
 ) -> None:
     """Serve MODEL, a GGUF file, as an OpenAI-compatible API on 127.0.0.1 until Ctrl-C.
 

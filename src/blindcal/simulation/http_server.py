@@ -84,8 +84,8 @@ class Listener:
             # Closing while data still arrives would reset the connection and lose the answer.
             writer.write_eof()
             await reader.read()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client has gone
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client or the server has gone
         finally:
             self._connections.discard(task)
             writer.close()

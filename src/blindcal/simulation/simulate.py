@@ -207,14 +207,7 @@ def simulate(
     asked, estimates = 0, []
     for at in range(seed, seed + whole(repeats, "repeats")):
         ((answers, findings),) = audit_known(
-            method,
-            y,
-            answer,
-            budgets=(queries,),
-            estimator=estimator,
-            bins=bins,
-            seed=at,
-            choices=choices,
+            method, y, answer, budgets=(queries,), estimator=estimator, bins=bins, seed=at, choices=choices
         )
         if findings.ece.value is None:
             raise NotIdentifiedError(f"{method}: {y.size} items are too few for {bins} bins")

@@ -132,11 +132,7 @@ class WatchFeed:
         try:
             fit = fit_problem(problem, resamples=_RESAMPLES)
             return WindowCurve(
-                items=items.size,
-                curve=fit.curve,
-                ece=fit.ece,
-                reference=known.curve,
-                reference_ece=known.ece,
+                items=items.size, curve=fit.curve, ece=fit.ece, reference=known.curve, reference_ece=known.ece
             )
         except NotIdentifiedError:  # for example, all labels are the same
             return None
@@ -170,35 +166,34 @@ class Watch:
     feed: WatchFeed
     rate: float
     folder: Path
-    stream: str
+    intake: Intake
     follow: bool
     force: bool
-    interval: float
     on_look: Callable[[WatchResult], None] | None
     on_alarm: Callable[[WatchResult], Awaitable[bool]] | None
     _halted: float = -math.inf  # when asking last ended early (time.monotonic)
 
-    async def run(self, intake: Intake) -> WatchResult:
+    async def run(self) -> WatchResult:
         """Look until the stream ends or the watch is stopped, which stores the rest of a pipe."""
-        result = await self._run(intake)
-        if self.context.stop.is_set() and not (rest := intake.rest()).empty:
+        result = await self._run()
+        if self.context.stop.is_set() and not (rest := self.intake.rest()).empty:
             await asyncio.to_thread(self._begin_look, rest)
         return result
 
-    async def _run(self, intake: Intake) -> WatchResult:
+    async def _run(self) -> WatchResult:
         pending = await asyncio.to_thread(self._replay)
         result: WatchResult | None = None
         more = False
         while True:
             if pending is None:
-                gathered = await intake.gather(self._can_ask)
+                gathered = await self.intake.gather(self._can_ask)
                 idle = gathered.empty and not self._can_ask()
                 if idle and (last := self.store.last_look()) is not None:
                     if result is None or more:
                         result = await asyncio.to_thread(self._result, last, None, window=True)
                         await self._show(result)
                     more = False
-                    if not intake.waits or gathered.closed or self.context.stop.is_set():
+                    if not self.intake.waits or gathered.closed or self.context.stop.is_set():
                         return result
                     continue
                 pending, more = await asyncio.to_thread(self._begin_look, gathered), gathered.more
@@ -245,7 +240,7 @@ class Watch:
         last = self.store.last_look()
         if last is None or last.items <= self.feed.answered:
             return False
-        return time.monotonic() - self._halted >= self.interval  # after a halt, not again at once
+        return time.monotonic() - self._halted >= self.intake.interval  # after a halt, not again at once
 
     async def _ask_waiting(self, look: Look) -> Stopped | None:
         first = self.feed.answered
@@ -344,7 +339,7 @@ class Watch:
             folder=str(self.folder),
             model=self.asked.settings.endpoint.model,
             reference=str(self.reference.folder),
-            stream=self.stream,
+            stream=self.intake.stream.name,
             started=looks[0].at,
             looked=look.at,
             look=look.number,

@@ -132,13 +132,12 @@ async def watch_async(
             feed=WatchFeed(monitor, store, asked.settings.design.seed),
             rate=rate,
             folder=folder,
-            stream=source.name,
+            intake=intake,
             follow=follow,
             force=force,
-            interval=interval,
             on_look=on_look,
             on_alarm=on_alarm,
-        ).run(intake)
+        ).run()
 
 
 watch = blocking(watch_async)
