@@ -37,24 +37,24 @@ def test_the_gate_is_the_result(run: Run) -> None:
     assert high is not None
     assert high > (replace(run.fit(resamples=REFITS), others=()).ece.high or 1.0)
     for limit, outcome in ((high + 1e-6, "passed"), (high - 1e-6, "undecided")):
-        found = check(run.folder, max_ece=limit, confidence=SURE, resamples=REFITS)
-        assert found.outcome == outcome
+        checked = check(run.folder, max_ece=limit, confidence=SURE, resamples=REFITS)
+        assert checked.outcome == outcome
 
 
 def test_all_numbers_of_a_fit_are_those_of_the_result(run: Run) -> None:
-    """The fit that is made from the run file finds what the audit found."""
-    found = run.fit(resamples=REFITS).findings()
+    """The fit that is made from the run file gives what the audit gave."""
+    findings = run.fit(resamples=REFITS).findings()
     for field in fields(Findings):
         if field.name != "parts":
-            assert getattr(found, field.name) == getattr(run.result, field.name), field.name
+            assert getattr(findings, field.name) == getattr(run.result, field.name), field.name
 
 
 def test_comparisons_thresholds_and_merges_use_the_same_fit(run: Run) -> None:
     """So does the check of parts, where there is one part."""
-    for one in compare(run, run, resamples=REFITS).differences:
-        assert one.first == one.second == getattr(run.result, one.quantity)
+    for row in compare(run, run, resamples=REFITS).differences:
+        assert row.first == row.second == getattr(run.result, row.quantity)
     fit, points = run.fit(resamples=REFITS), run.result.operating
-    assert fit.operating_at([one.threshold for one in points]) == points
+    assert fit.operating_at([point.threshold for point in points]) == points
     wanted = points[20].precision.low
     assert wanted is not None
     chosen = fit.choose_threshold(precision=wanted, confidence=SURE)
@@ -64,4 +64,4 @@ def test_comparisons_thresholds_and_merges_use_the_same_fit(run: Run) -> None:
     assert (merged.ece, merged.curve, merged.operating) == (run.result.ece, run.result.curve, points)
     whole = replace(run, parts=("all",) * len(run.parts), result=replace(run.result, by="topic"))
     checked = check(whole, max_ece=1.0, confidence=SURE, resamples=REFITS, by_part=True).parts
-    assert {one.part: one.bound for one in checked} == {"all": run.result.ece.high}
+    assert {part.part: part.bound for part in checked} == {"all": run.result.ece.high}

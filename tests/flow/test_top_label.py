@@ -61,10 +61,10 @@ def test_gumbel_numbers_read_the_log_odds_against_all_other_answers(shift: float
     about = np.full(count, 1)
     asked = choice_round(items, np.array([5]), np.full(count, shift), about, gumbel_numbers((count, 5), rng))
     assert asked.biases is not None
-    said = int(((logits + asked.biases).argmax(axis=1) == 1).sum())
+    positive = int(((logits + asked.biases).argmax(axis=1) == 1).sum())
     s = logits[1] - logsumexp(np.delete(logits, 1))
     p = np.exp(-np.exp(-(s + shift)))
-    assert binom.ppf(1e-5, count, p) <= said <= binom.ppf(1 - 1e-5, count, p)
+    assert binom.ppf(1e-5, count, p) <= positive <= binom.ppf(1 - 1e-5, count, p)
 
 
 def test_the_truth_is_that_of_a_loop() -> None:
@@ -231,7 +231,7 @@ def test_what_several_answers_need_is_named(method: str) -> None:
 # Methods
 
 
-SEVERAL = tuple(name for name, one in METHODS.items() if one.several is not None and one.simulable)
+SEVERAL = tuple(name for name, method in METHODS.items() if method.several is not None and method.simulable)
 
 
 @pytest.mark.parametrize("method", SEVERAL)
@@ -270,8 +270,8 @@ def test_every_method_estimates(method: str) -> None:
 def test_logprobs_give_the_truth() -> None:
     """Readings of the given answer's log-odds leave almost no error."""
     labels, logits = model(2000)
-    found = simulate("logprobs", labels, logits, queries=1.0, bins=10, repeats=1)
-    assert found.mae < 2e-3
+    simulated = simulate("logprobs", labels, logits, queries=1.0, bins=10, repeats=1)
+    assert simulated.mae < 2e-3
 
 
 @pytest.mark.parametrize("method", ["latent", "blind", "sampling", "temperature", "logprobs"])
@@ -308,6 +308,6 @@ def test_the_truth_of_a_drawn_answer_counts_each_by_its_probability() -> None:
     truth = drawn_answer_ece(labels, logits, 5)
     assert truth.gaps == pytest.approx(gaps / (40 * 4000), abs=2e-3)
     assert truth.counts.sum() == pytest.approx(4000)
-    found = simulate("repeated", labels, logits, queries=3.0, repeats=2)
-    assert found.oracle == float(truth.ece)
-    assert found.mae < 0.02
+    simulated = simulate("repeated", labels, logits, queries=3.0, repeats=2)
+    assert simulated.oracle == float(truth.ece)
+    assert simulated.mae < 0.02

@@ -45,12 +45,12 @@ def folded_interval(observed: float, sd: float, level: float) -> tuple[float, fl
 @pytest.mark.parametrize(("sd", "level"), [(1.0, 0.95), (0.02, 0.95), (1.0, 0.8)])
 def test_one_component_inverts_the_folded_normal(estimate: float, sd: float, level: float) -> None:
     """In one dimension the interval holds the exact one, and is exactly it away from zero."""
-    found = absolute_sum_interval(np.array([estimate * sd]), (estimate + DRAWS[:, None]) * sd, level)
+    interval = absolute_sum_interval(np.array([estimate * sd]), (estimate + DRAWS[:, None]) * sd, level)
     low, high = folded_interval(abs(estimate) * sd, sd, level)
-    assert found[0] == pytest.approx(low, abs=2e-3 * sd)
-    assert found[1] >= high - 2e-3 * sd
+    assert interval[0] == pytest.approx(low, abs=2e-3 * sd)
+    assert interval[1] >= high - 2e-3 * sd
     if abs(estimate) > 3:
-        assert found[1] == pytest.approx(high, abs=2e-3 * sd)
+        assert interval[1] == pytest.approx(high, abs=2e-3 * sd)
 
 
 def test_zero_is_never_excluded_by_noise_alone() -> None:
@@ -111,7 +111,7 @@ def test_estimates_that_differ_by_chance_are_called_alike() -> None:
     """Under one mean Cochran's Q is chi-square: the share of p-values below 5% is 5%, and a shift is seen."""
     rng = np.random.default_rng(4)
     covariances = [np.array([[a, 0.3 * a], [0.3 * a, 2 * a]]) for a in (1.0, 4.0, 0.25)]
-    roots = [np.linalg.cholesky(one) for one in covariances]
+    roots = [np.linalg.cholesky(covariance) for covariance in covariances]
 
     def drawn(shift: float) -> list[np.ndarray]:
         values = [np.array([3.0, -1.0]) + root @ rng.standard_normal(2) for root in roots]
@@ -126,8 +126,8 @@ def test_estimates_that_differ_by_chance_are_called_alike() -> None:
 
 def test_heterogeneity_of_two_numbers_is_their_z_test() -> None:
     """Two values with a variance each: Q is the square of (a - b) over its standard error."""
-    found = heterogeneity_pvalue([np.array([0.3]), np.array([0.8])], [np.eye(1) * 0.04, np.eye(1) * 0.09])
-    assert found == pytest.approx(2 * norm.sf(0.5 / np.sqrt(0.13)), rel=1e-6)
+    pvalue = heterogeneity_pvalue([np.array([0.3]), np.array([0.8])], [np.eye(1) * 0.04, np.eye(1) * 0.09])
+    assert pvalue == pytest.approx(2 * norm.sf(0.5 / np.sqrt(0.13)), rel=1e-6)
 
 
 def test_unequal_weights_match_monte_carlo() -> None:
@@ -136,19 +136,19 @@ def test_unequal_weights_match_monte_carlo() -> None:
     weights = np.array([1.0, 0.6, 0.3, 0.1, 0.01, 1e-6])
     sums = rng.chisquare(1, (1_000_000, weights.size)) @ weights
     for p in (0.9, 0.5, 0.2, 0.05, 0.01):
-        found = quadratic_pvalue(float(np.quantile(sums, 1 - p)), weights)
+        tail = quadratic_pvalue(float(np.quantile(sums, 1 - p)), weights)
         # the saddlepoint's own error; Monte Carlo adds sqrt(p(1-p)/1e6) < .0005
-        assert found == pytest.approx(p, rel=0.05, abs=0.002)
+        assert tail == pytest.approx(p, rel=0.05, abs=0.002)
 
 
 @given(st.floats(0, 200), st.floats(1e-3, 1e3))
 def test_the_tail_is_a_probability_that_falls_and_has_no_unit(statistic: float, scale: float) -> None:
     """Between 0 and 1, not rising in the statistic, the same when all is rescaled."""
     weights = np.array([1.0, 0.5, 0.1])
-    here = quadratic_pvalue(statistic, weights)
-    assert 0 <= here <= 1
-    assert quadratic_pvalue(statistic + 1, weights) <= here + 2e-3  # the seam at the mean is that wide
-    assert quadratic_pvalue(statistic * scale, weights * scale) == pytest.approx(here, rel=1e-4, abs=1e-9)
+    tail = quadratic_pvalue(statistic, weights)
+    assert 0 <= tail <= 1
+    assert quadratic_pvalue(statistic + 1, weights) <= tail + 2e-3  # the seam at the mean is that wide
+    assert quadratic_pvalue(statistic * scale, weights * scale) == pytest.approx(tail, rel=1e-4, abs=1e-9)
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 20), (9, 10), (19, 20), (45, 50), (25, 50)])
