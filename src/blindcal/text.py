@@ -68,10 +68,10 @@ def csv_cell(text: str) -> str:
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
 
 
-def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]], end: str = "\r\n") -> str:
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Write a table as CSV, its texts escaped by `csv_cell`; ``None`` is an empty cell."""
     text = io.StringIO()
-    table = csv.writer(text, lineterminator=end)
+    table = csv.writer(text, lineterminator="\n")
     table.writerow(header)
     table.writerows([csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return text.getvalue()

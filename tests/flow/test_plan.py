@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.auditing.audit import audit
 from blindcal.errors import InputError
 from blindcal.planning.forecast import preset
 from blindcal.planning.plan import Plan, PlanInputs, Throughput, TokenCount, plan_audit, smallest_plans
 from blindcal.prices import Prices
 from blindcal.settings import Settings
 from commanding import blindcal
-from serving import replaying
+from finished_runs import FinishedRuns
 
 INPUTS = PlanInputs(shape=preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
 
@@ -126,22 +124,17 @@ def test_a_wrong_option_is_refused(arguments: list[object], message: str) -> Non
     assert message in found.output
 
 
-def test_scores_and_runs_serve_as_shapes(tmp_path: Path) -> None:
+def test_scores_and_runs_serve_as_shapes(finished_runs: FinishedRuns, tmp_path: Path) -> None:
     """A score file gives its shape; a finished run also its method, tokens and number of items."""
     shape = preset("underconfident")
     labels, p = shape.sample(300, np.random.default_rng(3))
     scores = tmp_path / "scores.csv"
-    with scores.open("w", newline="") as file:
-        csv.writer(file).writerows([("id", "label", "p"), *zip(range(300), labels, p, strict=True)])
-    questions = tmp_path / "items.jsonl"
-    records = ({"id": f"q{k}", "prompt": f"question {k}?", "label": int(y)} for k, y in enumerate(labels))
-    questions.write_text("".join(json.dumps(record) + "\n" for record in records))
-    with replaying(questions, p) as server:
-        settings = Settings(model="replay", base_url=server.base_url, resamples=20)
-        result = audit(questions, settings, out=tmp_path / "run")
+    rows = (f"{k},{label},{p[k]}\n" for k, label in enumerate(labels))
+    scores.write_text("id,label,p\n" + "".join(rows))
     by_scores = planned("--shape", scores, "--sample", 1000)
-    by_run = planned("--shape", tmp_path / "run", "--prices", "1,1")
     assert by_scores["ece"] == pytest.approx(shape.ece(), abs=0.06)
-    assert by_run["ece"] == pytest.approx(result.ece.value, abs=0.02)
-    assert (by_run["items"], by_run["counted"]) == (300, True)
+    run = finished_runs.original("plain")
+    by_run = planned("--shape", run.folder, "--prices", "1,1")
+    assert by_run["ece"] == pytest.approx(run.result.ece.value, abs=0.02)
+    assert (by_run["items"], by_run["counted"]) == (run.kind.n, True)
     assert by_run["cost"] > 0

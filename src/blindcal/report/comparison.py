@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from blindcal.estimate.latent.fitting import Difference
 from blindcal.evidence import FEW_ITEMS
@@ -83,20 +82,18 @@ def headline(comparison: RunComparison) -> tuple[str, ...]:
 
 def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
     """The settings that differ: name, first value, second value."""
-    sides = [_settings(run) for run in (first, second)]
-    names = dict.fromkeys([*sides[0], *sides[1]])
-    return tuple(
-        (name, str(sides[0].get(name, "")), str(sides[1].get(name, "")))
-        for name in names
-        if sides[0].get(name) != sides[1].get(name)
+    a, b = (
+        {
+            **{name: value for name, value in run.settings.items() if name != "items_digest"},
+            "items": run.result.counts.items,
+            "estimator": run.result.estimator,
+            "bins": len(run.result.bins),
+            "semantics": run.result.semantics,
+        }
+        for run in (first, second)
     )
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    kept = {name: value for name, value in run.settings.items() if name != "items_digest"}
-    result = run.result
-    known = {"items": result.counts.items, "estimator": result.estimator, "bins": len(result.bins)}
-    return kept | known | {"semantics": result.semantics}
+    names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
+    return tuple((name, str(a.get(name, "")), str(b.get(name, ""))) for name in names)
 
 
 def pairing(comparison: RunComparison) -> str:

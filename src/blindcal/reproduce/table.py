@@ -331,4 +331,4 @@ def cells(comparison: MethodTable) -> list[dict[str, object]]:
 def cells_csv(comparison: MethodTable) -> str:
     """The cells as CSV, one per line."""
     records = cells(comparison)
-    return csv_text(list(records[0]), [list(each.values()) for each in records], end="\n") if records else ""
+    return csv_text(list(records[0]), [list(each.values()) for each in records]) if records else ""
