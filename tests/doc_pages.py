@@ -45,7 +45,7 @@ NOT_OURS = {
     "pip": "needs a registry",
     "make": "CI runs the targets",
     "export": "sets what the test's world has set",
-    "python": "benchmarks; tests/unit/test_bench_docs.py knows them",
+    "python": "benchmarks; tests/unit/test_docs.py knows them",
     "cd": "goes into a clone",
     "git": "makes a clone",
     "inspect": "shows a page until it is stopped",

@@ -1,4 +1,4 @@
-"""Files that other programs read: workflows, issue forms, the citation, the image and the compose example."""
+"""Files that other programs read, from workflows to the image, and the examples of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
+from blindcal.methods import METHODS, Method
 from doc_pages import parse
 from paths import ROOT
 
@@ -107,3 +108,35 @@ def test_the_compose_example_is_a_command_of_ours() -> None:
     assert services["blindcal"]["environment"]["OPENAI_BASE_URL"] == (
         f"http://model:{server[server.index('--port') + 1]}/v1"
     )
+
+
+# CONTRIBUTING.md
+
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+
+
+def test_a_new_method_and_a_new_endpoint_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's Python, from its first block to its last, simulates a new method and audits a function."""
+    monkeypatch.chdir(tmp_path)
+    registry = cast(dict[str, Method], METHODS)
+    monkeypatch.setitem(registry, "even", registry["latent"])  # so that the page's own entry is undone
+    names: dict[str, object] = {"__name__": "contributing"}
+    for number, text in enumerate(
+        re.findall(r"^```python\n(.*?)^```$", CONTRIBUTING.read_text(), re.M | re.S), 1
+    ):
+        exec(compile(text, f"CONTRIBUTING.md, block {number}", "exec", dont_inherit=True), names)
+    assert "Simulation(even, 2,000 items, 3 audits, error 0.0" in capsys.readouterr().out
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_what_the_page_names_exists() -> None:
+    """Files and make targets that the page names are there."""
+    page = CONTRIBUTING.read_text()
+    for name in re.findall(r"`((?:tests|bench|docs|\.github)/[\w./-]+)`", page):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"`(?!tests/|bench/|docs/)((?:[a-z_]+/)?[a-z_]+\.py|[a-z_]+/)`", page):
+        assert (ROOT / "src" / "blindcal" / name).exists(), name
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(re.findall(r"make ([a-z-]+)", page)) <= set(targets)

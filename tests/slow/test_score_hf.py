@@ -23,7 +23,6 @@ from blindcal.items.score_files import read_scores
 from blindcal.records import Item, Message, Targets
 from blindcal.scoring.hf import HfModel, HfSettings, Score, in_order
 from blindcal.scoring.score_items import log_odds
-from blindcal.simulation.recording import Recording
 from commanding import blindcal
 from hidden import shown
 
@@ -103,7 +102,7 @@ def test_command_resumes(smollm: HfModel, tmp_path: Path) -> None:
     assert out.read_text().startswith(half)
     scores = read_scores(out)
     assert scores.ids == tuple(item.id for item in questions(9))
-    assert {"Yes", " yes", " No"} <= {token.text for token in Recording.load(out).tokens}
+    assert all(f",{text}|" in half.splitlines()[0] for text in ("Yes", " yes", " No"))
 
 
 def test_gguf_equals_llama_cpp(smollm: HfModel) -> None:
