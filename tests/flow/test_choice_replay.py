@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import chisquare
 
+from blindcal.choice_design import choice_round
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError
-from blindcal.records import INVALID, PLAIN, Item, Message, Reply, Request, Round, Targets
+from blindcal.records import INVALID, Item, Message, Reply, Request, Round, Targets
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
 from paths import SHARED
@@ -24,21 +26,18 @@ from paths import SHARED
 ANSWERS = ("A", "B", "C", "D")
 RNG = np.random.default_rng(5)
 LOGITS = RNG.normal(0, 2, (30, 4))
-LOGITS[::3, 3] = -np.inf  # every third item has three answers
+CHOICES = 4 - (np.arange(30) % 3 == 0)  # every third item has three answers
+LOGITS[CHOICES == 3, 3] = -np.inf
 RECORDING = Recording.of_choices([f"q{k}" for k in range(30)], LOGITS, ANSWERS)
 TARGETS = Targets((), (), answers=tuple((token,) for token in RECORDING.tokens))
-ITEMS = [Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=4 - (k % 3 == 0)) for k in range(30)]
+ITEMS = [Item(f"q{k}", 0, (Message("user", f"Which is {k}?"),), choices=int(CHOICES[k])) for k in range(30)]
 
 
-def round_of(count: int, seed: int, temperature: float = 0.0) -> Round:
+def round_of(count: int, seed: int) -> Round:
     """Gumbel queries about random answers of random items."""
     rng = np.random.default_rng(seed)
     items, about = rng.integers(0, 30, count), rng.integers(0, 3, count)
-    biases = rng.gumbel(size=(count, 4))
-    biases[np.arange(count), about] = rng.normal(0, 2, count)
-    biases[np.isinf(LOGITS[items])] = -np.inf
-    shifts = biases[np.arange(count), about]
-    return Round(items, shifts, np.full(count, temperature), about=about, biases=biases)
+    return choice_round(items, CHOICES, rng.normal(0, 2, count), about, rng.gumbel(size=(count, 4)))
 
 
 def served(requests: Sequence[Request], behaviour: Behaviour | None = None) -> list[Reply]:
@@ -71,45 +70,24 @@ def test_a_bias_on_every_answer_decides_the_greedy_one() -> None:
 def test_the_gumbel_query_has_its_response_curve() -> None:
     """The share of answers j is exp(-exp(-(s + b))), with s the one-against-the-rest log-odds (METHOD 8)."""
     rng, count = np.random.default_rng(3), 4000
+    ones, f = np.ones(count, np.int64), softmax(LOGITS[1])[1]
     for shift in (-1.0, 0.5, 2.0):
-        biases = rng.gumbel(size=(count, 4))
-        biases[:, 1] = shift
-        asked = Round(
-            np.ones(count, np.int64),
-            np.full(count, shift),
-            np.zeros(count),
-            about=np.ones(count, np.int64),
-            biases=biases,
-        )
+        asked = choice_round(ones, CHOICES, np.full(count, shift), ones, rng.gumbel(size=(count, 4)))
         hits = int((RECORDING.answers(asked, TARGETS, np.zeros(count)) == 1).sum())
-        f = softmax(LOGITS[1])[1]
         p = math.exp(-math.exp(-(math.log(f / (1 - f)) + shift)))
         assert chisquare([hits, count - hits], [count * p, count * (1 - p)]).pvalue > 1e-4
 
 
 def test_draws_follow_the_softmax() -> None:
     """Plain answers are the likeliest ones, and draws have the shares of the softmax; others are invalid."""
-    n = np.arange(30)
-    plain = Round(
-        n,
-        np.zeros(30),
-        np.zeros(30),
-        about=np.full(30, PLAIN),
-        biases=np.where(np.isinf(LOGITS), -np.inf, 0.0),
-    )
+    plain, count = choice_round(np.arange(30), CHOICES), 4000
     assert RECORDING.answers(plain, TARGETS, np.zeros(30)).tolist() == LOGITS.argmax(axis=1).tolist()
-    count = 4000
-    drawn = Round(
-        np.full(count, 4),
-        np.zeros(count),
-        np.ones(count),
-        about=np.full(count, PLAIN),
-        biases=np.zeros((count, 4)),
-    )
-    answers = RECORDING.answers(drawn, TARGETS, np.random.default_rng(0).random(count))
+    luck = np.random.default_rng(0).random(count)
+    drawn = replace(choice_round(np.full(count, 4), CHOICES), temperatures=np.ones(count))
+    answers = RECORDING.answers(drawn, TARGETS, luck)
     assert chisquare(np.bincount(answers, minlength=4), count * softmax(LOGITS[4])).pvalue > 1e-4
-    hot = Round(drawn.items, drawn.shifts, np.full(count, 5.0), about=drawn.about, biases=drawn.biases)
-    assert INVALID in RECORDING.answers(hot, TARGETS, np.random.default_rng(0).random(count), biased=False)
+    hot = replace(drawn, temperatures=np.full(count, 5.0))
+    assert INVALID in RECORDING.answers(hot, TARGETS, luck, biased=False)
 
 
 def test_logprobs_are_those_of_all_answers() -> None:

@@ -31,9 +31,9 @@ CASES = [
 ]
 
 
-def rounds_of(design: Design, p: FloatArray, seed: int = 0) -> list[tuple[Round, IntArray]]:
+def rounds_of(design: Design, p: FloatArray) -> list[tuple[Round, IntArray]]:
     """All rounds with their answers."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     answered, rounds = AnswerTable.empty(), []
     while (asked := design.next_round(answered)) is not None:
         answers = respond(log_odds(p), asked, rng)

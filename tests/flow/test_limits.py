@@ -58,12 +58,9 @@ def server(items: Path) -> Iterator[Server]:
         yield one
 
 
-def spend(
-    items: Path, server: Server, out: Path, max_cost: float | None, concurrency: int = 8, **more: Any
-) -> AuditResult:
+def spend(items: Path, server: Server, out: Path, max_cost: float | None, **more: Any) -> AuditResult:
     settings = Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 50, **more})
-    limits = Limits(concurrency=concurrency, max_cost=max_cost)
-    return audit(items, settings, out=out, limits=limits, prices=PRICES)
+    return audit(items, settings, out=out, limits=Limits(concurrency=8, max_cost=max_cost), prices=PRICES)
 
 
 @pytest.fixture

@@ -39,13 +39,12 @@ OF_OPENAI = {"top_p", "presence_penalty", "frequency_penalty"}
 def talking(
     talk: Callable[[Server, HttpEndpoint], Awaitable[Any]],
     behaviour: Behaviour | None = None,
-    log_odds: float = 0.5,
     **address: Any,
 ) -> Any:
     """What a conversation with a replayed model of one item returns."""
 
     async def start() -> Any:
-        async with replayed([log_odds], behaviour, **address) as (server, endpoint):
+        async with replayed([0.5], behaviour, **address) as (server, endpoint):
             return await talk(server, endpoint)
 
     return asyncio.run(start())

@@ -280,13 +280,9 @@ async def ask_server(
 
 
 async def over_http(
-    path: Path,
-    behaviour: Behaviour,
-    n: int = 60,
-    limits: Limits = Limits(concurrency=8, backoff=0.01),  # noqa: B008 - frozen
-    timeout: float = 5.0,
+    path: Path, behaviour: Behaviour, n: int = 60, timeout: float = 5.0
 ) -> tuple[RunOutcome, Server]:
-    items = make_items(n)
+    items, limits = make_items(n), Limits(concurrency=8, backoff=0.01)
     recording = Recording.from_probabilities([item.id for item in items], truth(n))
     async with Server(recording, items, behaviour) as server:
         return await ask_server(server, path, limits, timeout), server
