@@ -186,10 +186,11 @@ class _Certification:
         before: Reuse = store.note("reuse") or self.plan.reuse
         now, why, none = before, "", "no answer of the run is reused"
         names, (counts, _) = store.served_names(), count_controls(store)
+        both = self.run.answered.joined(store.answered())
         if before == "all" and not set(names) <= set(self.asked.served):
             called = printable(listed([name.words for name in names]), 120)
             now, why = "own", f"the endpoint now calls itself {called}: {none}"
-        elif before == "all" and self._contradicted():
+        elif before == "all" and KnownRange.of(len(self.run.labels), both).contradictory.any():
             now, why = "own", f"the endpoint no longer answers as in the run: {none}"
         if before != "none" and (counts.disagreed or counts.failed):
             now = "none"
@@ -198,10 +199,6 @@ class _Certification:
             store.set_note("reuse", now)
             self.tell(why)
         return now
-
-    def _contradicted(self) -> bool:
-        both = self.run.answered.joined(self.store.answered())
-        return bool(KnownRange.of(self.run.labels.size, both).contradictory.any())
 
     def conclude(self, outcome: RunOutcome, expires: int, path: Path) -> Certificate:
         """Write the certificate; raises `NotCertifiedError` or `UnfitError` if there is none to write."""

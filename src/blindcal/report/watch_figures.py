@@ -9,13 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from blindcal.estimate.findings import Curve
 from blindcal.estimate.streams.alarms import Alarm, EvidencePath, Gap
-from blindcal.records import Estimate, level_percent
+from blindcal.records import level_percent
 from blindcal.report.plots import Drawing, as_sentences, plot_reliabilities, shares_at, short_name
 from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series
 from blindcal.report.wording import MINUS, OBSERVED, evidence_text, gap_text
-from blindcal.results.watch_result import WatchResult, WindowCurve
+from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable
 
 _SMALL = 9.5  # points
@@ -95,28 +94,36 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
     return axes
 
 
-def plot_window(window: WindowCurve, ax: Axes | None = None) -> Axes:
-    curves = {f"last {window.items:,} labelled items": window.curve}
-    if window.reference is not None:
-        curves["reference audit"] = window.reference
-    return plot_reliabilities(curves, ax)
-
-
 def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
-    drawn = []
-    for alarm in result.state.alarms:
-        path = result.state.paths.get(alarm.name)
-        if path is not None and path.observations:
-            title = describe_evidence(alarm.name, path, alarm.threshold, alarm.raised_at)
-            drawn.append((f"evidence-{alarm.name}", title, plot_evidence(path, alarm)))
-    if result.state.gaps:
-        named = [(one.name, one.gap) for one in result.state.gaps]
-        drawn.append(("gaps", describe_gaps(named), plot_gaps(result.state.gaps)))
-    if result.window is not None:
-        window = result.window
-        title = describe_window(window.items, window.curve, window.reference)
-        drawn.append(("window", title, plot_window(window)))
+    state, window, drawn = result.state, result.window, []
+    for alarm in state.alarms:
+        path = state.paths[alarm.name]
+        if path.observations:
+            drawn.append((f"evidence-{alarm.name}", _described(path, alarm), plot_evidence(path, alarm)))
+    if state.gaps:
+        shown = [f"{printable(one.name, 60)} {gap_text(one.gap)}" for one in state.gaps]
+        text = "Confidence sequences of confidence minus the share of positive labels, around zero"
+        drawn.append(("gaps", as_sentences(text, *shown), plot_gaps(state.gaps)))
+    if window is not None:
+        curves = {f"last {window.items:,} labelled items": window.curve}
+        if window.reference is not None:
+            curves["reference audit"] = window.reference
+        shares = {name: shares_at(curve) for name, curve in curves.items()}
+        shown = [f"The {name}: {listed(each)} confidence" for name, each in shares.items() if each]
+        text = "Reliability curves: the share of positive labels at each confidence"
+        drawn.append(("window", as_sentences(text, *shown), plot_reliabilities(curves)))
     return tuple(Drawing(name, title, root_figure(axes)) for name, title, axes in drawn)
+
+
+def _described(path: EvidencePath, alarm: Alarm) -> str:
+    last, highest = path.log_evidence[-1], max(path.log_evidence)
+    observations = path.observations[-1]
+    return as_sentences(
+        f"Evidence of the {alarm.name} alarm after each of {observations:,} observations, on a log scale",
+        f"It is {evidence_text(last)} now and was {evidence_text(highest)} at its highest",
+        f"{alarm.threshold:,.4g} raises the alarm",
+        "It was never raised" if alarm.raised_at is None else f"It was raised after {alarm.raised_at:,}",
+    )
 
 
 def _power(value: float) -> str:
@@ -132,30 +139,3 @@ def _points(value: float) -> str:
 
 def _share(one: Gap) -> str:
     return "" if one.share is None else f"({one.share:.0%})"
-
-
-# Alt texts
-
-
-def describe_evidence(name: str, path: EvidencePath, threshold: float, raised_at: int | None) -> str:
-    last, highest = path.log_evidence[-1], max(path.log_evidence)
-    return as_sentences(
-        f"Evidence of the {name} alarm after each of {path.observations[-1]:,} observations, on a log scale",
-        f"It is {evidence_text(last)} now and was {evidence_text(highest)} at its highest",
-        f"{threshold:,.4g} raises the alarm",
-        "It was never raised" if raised_at is None else f"It was raised after {raised_at:,}",
-    )
-
-
-def describe_gaps(each: Sequence[tuple[str, Estimate]]) -> str:
-    shown = [f"{printable(name, 60)} {gap_text(gap)}" for name, gap in each]
-    return as_sentences(
-        "Confidence sequences of confidence minus the share of positive labels, around zero", *shown
-    )
-
-
-def describe_window(items: int, curve: Curve, reference: Curve | None) -> str:
-    curves = {f"The last {items:,} labelled items": curve, "The reference": reference}
-    shares = {name: shares_at(each) for name, each in curves.items()}
-    shown = [f"{name}: {listed(each)} confidence" for name, each in shares.items() if each]
-    return as_sentences("Reliability curves: the share of positive labels at each confidence", *shown)

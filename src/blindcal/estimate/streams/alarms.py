@@ -173,13 +173,6 @@ class EProcess:
         return int(np.argmax(self._weighted)) % self._log_shares.size if len(self._wealth) else 0
 
 
-def changed_since(log_factors: FloatArray, places: IntArray) -> int:
-    """The place from which on a bet has won most: the likeliest start of a change."""
-    order = np.argsort(places, kind="stable")
-    before = np.concatenate([[0.0], np.cumsum(log_factors[order])[:-1]])
-    return int(places[order[np.argmin(before)]])
-
-
 class GameAlarm:
     """An alarm under way; ``spent`` is the share of the level for what the claim leaves uncertain."""
 
@@ -198,12 +191,17 @@ class GameAlarm:
         process = self.process
         since = finding = None
         if process.raised_at is not None:
-            bet = process.best_bet
-            factors = self.game.log_factors[np.concatenate(self._cells), bet]
-            since = changed_since(factors, np.concatenate(self._places))
+            bet, places = process.best_bet, np.concatenate(self._places)
+            order = np.argsort(places, kind="stable")
+            won = np.cumsum(self.game.log_factors[np.concatenate(self._cells)[order], bet])
+            # the place from which on the best bet has won most
+            since = int(places[order[np.argmin(np.concatenate([[0.0], won[:-1]]))]])
             change = self.game.meanings[bet]
             turn = int(np.sign(change.shift)), int(np.sign(change.slope - 1))
-            finding = _WORDS[self.name][turn].format(than=_compared(max_ece))
+            than = "the confidence says, beyond the limit" if max_ece else "the confidence says"
+            if max_ece is None:
+                than = "in the reference audit, at the same confidence"
+            finding = _WORDS[self.name][turn].format(than=than)
         return Alarm(
             name=self.name,
             level=self.level,
@@ -245,12 +243,6 @@ _WORDS: dict[AlarmName, dict[tuple[int, int], str]] = {
         (-1, -1): "confident positive answers are wrong more often than {than}",
     },
 }
-
-
-def _compared(max_ece: float | None) -> str:
-    if max_ece is None:
-        return "in the reference audit, at the same confidence"
-    return "the confidence says, beyond the limit" if max_ece else "the confidence says"
 
 
 # Gaps
