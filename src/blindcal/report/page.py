@@ -104,11 +104,11 @@ def write_page(result: AuditResult, path: Path) -> None:
 def _figures(result: AuditResult) -> dict[str, str]:
     from blindcal.report import plots
 
-    return {one.name: one.svg() for one in plots.draw(result)}
+    return {drawing.name: drawing.svg() for drawing in plots.draw(result)}
 
 
 def _cheapest(costs: CostCurve) -> int:
-    values = [math.inf if one.value is None else one.value for one in costs.expected]
+    values = [math.inf if cost.value is None else cost.value for cost in costs.expected]
     return values.index(min(values))
 
 

@@ -397,7 +397,7 @@ _WIDEST = 0.4  # a wider band says little
 
 
 def describe_calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
-    gaps = [f"{100 * one.gap.value:+.1f}" for one in bins if one.gap.value is not None]
+    gaps = [f"{100 * each.gap.value:+.1f}" for each in bins if each.gap.value is not None]
     return as_sentences(
         f"Blind Calibration Curve: the signed gap of each of {len(bins)} bins of confidence",
         f"ECE {ece:.3f}",
@@ -408,8 +408,8 @@ def describe_calibration_curve(bins: Sequence[Bin], ece: Estimate) -> str:
 def describe_reliability(curve: Curve | None, bins: Sequence[Bin], words: Wording = TWO_ANSWERS) -> str:
     shares = shares_at(curve, bins)
     if curve is None:
-        known = [one for one in bins if one.predicted is not None]
-        shares = [f"{one.observed:.0%} at {one.predicted:.0%}" for one in known]
+        known = [each for each in bins if each.predicted is not None]
+        shares = [f"{each.observed:.0%} at {each.predicted:.0%}" for each in known]
     return as_sentences(
         f"Reliability diagram: the {words.share} at each confidence, against the diagonal",
         f"The share is {listed(shares)} confidence" if shares else "",
@@ -424,7 +424,7 @@ def shares_at(curve: Curve | None, bins: Sequence[Bin] = ()) -> list[str]:
     for f in _CONFIDENCES:
         k = min(range(len(curve.f)), key=lambda place: abs(curve.f[place] - f))
         at = curve.f[k]
-        there = [one.share for one in bins if one.low <= at <= one.high and one.share is not None]
+        there = [each.share for each in bins if each.low <= at <= each.high and each.share is not None]
         wide = curve.low is not None and curve.high is not None and curve.high[k] - curve.low[k] > _WIDEST
         if not wide and max(there, default=1.0) >= _ENOUGH:
             shares.append(f"{curve.value[k]:.0%} at {at:.0%}")

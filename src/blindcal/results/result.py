@@ -112,13 +112,13 @@ class ShownProbabilities:
 
     @classmethod
     def together(cls, each: Sequence[ShownProbabilities]) -> ShownProbabilities:
-        weights = [one.readings for one in each]
+        weights = [shown.readings for shown in each]
         return cls(
             readings=sum(weights),
-            outside=float(np.average([one.outside for one in each], weights=weights)),
-            most_outside=max(one.most_outside for one in each),
-            open=float(np.average([one.open for one in each], weights=weights)),
-            most_open=max(one.most_open for one in each),
+            outside=float(np.average([shown.outside for shown in each], weights=weights)),
+            most_outside=max(shown.most_outside for shown in each),
+            open=float(np.average([shown.open for shown in each], weights=weights)),
+            most_open=max(shown.most_open for shown in each),
         )
 
 
