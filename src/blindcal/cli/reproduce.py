@@ -100,10 +100,9 @@ def command(
       blindcal reproduce logits/ scores/
       blindcal reproduce scores/ --method blind --method latent --budgets 1-2 --seeds 5
     """
-    positive, negative = answers or (None, None)
     sources: dict[str, Source] = {}
     for path in find(files):
-        source = read(path, positive=positive, negative=negative)
+        source = read(path, answers)
         name = file_name(source.model, source.data)
         if name in sources:
             raise InputError(

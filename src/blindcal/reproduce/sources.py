@@ -105,9 +105,8 @@ def find(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def read(path: Path, *, positive: str | None = None, negative: str | None = None) -> Source:
+def read(path: Path, words: tuple[str, str] | None = None) -> Source:
     """Read a file; the answer words are by default the file's own."""
-    words = (positive, negative) if positive and negative else None
     model, data = names(path)
     if is_choice_file(path):
         raise InputError(f"{path}: has more answers than two: compare methods on it by 'blindcal simulate'")
