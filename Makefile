@@ -89,7 +89,7 @@ dist: $(VENV)/.dev
 # the tests of what dependencies may break, with the lowest versions that pyproject.toml allows. Old releases
 # warn of what newer ones of their own dependencies changed, which is no fault of ours.
 LOWEST := $(VENV)-lowest
-CORE := text settings errors facade truth replies parameters check items choice_items bad_inputs \
+CORE := text settings errors facade truth replies parameters check items bad_inputs \
   endpoints_http endpoints_tokens catalogue plots outputs demo store finished streams watch_page \
   watch_cli score report run blind latent first_steps
 lowest: $(VENV)/.dev
