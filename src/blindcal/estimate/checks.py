@@ -29,14 +29,17 @@ def _first_bad(name: str, rule: str, array: npt.NDArray[Any], bad: BoolArray) ->
         raise InputError(f"{name}: {rule}, got {array[where : where + 1].tolist()[0]!r} at position {where}")
 
 
-def _numbers(name: str, values: ArrayLike) -> FloatArray:
+def _numbers(name: str, values: ArrayLike, like: int | None = None) -> FloatArray:
     array = _vector(name, values)
     if array.dtype.kind == "O":  # None among numbers is the usual case: say so instead of "float() argument"
         _first_bad(name, "must hold numbers", array, np.array([not np.isscalar(v) for v in array], bool))
     try:
-        return array.astype(np.float64)
+        numbers = array.astype(np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name}: must hold numbers, got {array[:1].tolist()[0]!r}") from None
+    if like is not None:
+        _same_length(name, numbers, like)
+    return numbers
 
 
 def labels_array(values: ArrayLike) -> IntArray:
@@ -49,9 +52,7 @@ def labels_array(values: ArrayLike) -> IntArray:
 
 
 def probabilities(values: ArrayLike, name: str = "p", like: int | None = None) -> FloatArray:
-    array = _numbers(name, values)
-    if like is not None:
-        same_length(name, array, like)
+    array = _numbers(name, values, like)
     _first_bad(name, "must be a number in [0, 1]", array, ~((array >= 0) & (array <= 1)))
     return array
 
@@ -61,10 +62,7 @@ def reals(
 ) -> FloatArray:
     """Real numbers of the expected length; a single number is repeated."""
     array = np.asarray(values)
-    if array.ndim == 0:
-        array = np.full(like, array)
-    array = _numbers(name, array)
-    same_length(name, array, like)
+    array = _numbers(name, np.full(like, array) if array.ndim == 0 else array, like)
     rule = "must be a number" if minimum == -np.inf else f"must be a number of at least {minimum:g}"
     bad = np.isnan(array) | (array < minimum)
     if not infinite:
@@ -75,8 +73,7 @@ def reals(
 
 
 def wholes(values: ArrayLike, name: str, like: int) -> IntArray:
-    array = _numbers(name, values)
-    same_length(name, array, like)
+    array = _numbers(name, values, like)
     counting = (array >= 1) & (array == np.rint(array))
     _first_bad(name, "must be a whole number of at least 1", array, ~counting)
     return array.astype(np.int64)
@@ -87,8 +84,7 @@ def answers_array(values: ArrayLike, like: int) -> IntArray:
     array = _vector("answers", values)
     if array.dtype.kind == "O":
         array = np.array([INVALID if v is None else v for v in array])
-    floats = _numbers("answers", array)
-    same_length("answers", floats, like)
+    floats = _numbers("answers", array, like)
     floats = np.where(np.isnan(floats), INVALID, floats)
     known = np.isin(floats, (0, 1, INVALID))
     _first_bad("answers", "must be 1 (positive), 0 (negative) or -1 (invalid)", array, ~known)
@@ -108,7 +104,7 @@ def bounds_array(values: ArrayLike, like: int) -> FloatArray:
 def codes(values: ArrayLike, name: str, like: int) -> IntArray:
     """Names of items or groups as integers 0..k-1, in sorted order."""
     array = _vector(name, values)
-    same_length(name, array, like)
+    _same_length(name, array, like)
     if array.dtype.kind == "f":
         _first_bad(name, "must not be NaN", array, np.isnan(array))
     try:
@@ -130,7 +126,7 @@ def per_item(name: str, per_row: IntArray, owner: IntArray) -> IntArray:
     return values
 
 
-def same_length(name: str, array: npt.NDArray[Any], like: int) -> None:
+def _same_length(name: str, array: npt.NDArray[Any], like: int) -> None:
     if array.size != like:
         raise InputError(f"{name}: must be as long as labels ({like}), got {array.size}")
 

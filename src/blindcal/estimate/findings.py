@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -173,13 +173,12 @@ def no_findings(bins: int) -> Findings:
 
 def bare_bins(gaps: FloatArray) -> tuple[Bin, ...]:
     """Bins of which only the gaps are known; NaN is an unknown gap."""
-    return gap_bins(Estimate(finite(gap)) for gap in gaps)
+    return gap_bins([Estimate(finite(gap)) for gap in gaps])
 
 
-def gap_bins(gaps: Iterable[Estimate]) -> tuple[Bin, ...]:
-    each = tuple(gaps)
-    edges = bin_edges(len(each)).tolist()
-    return tuple(map(Bin, edges, edges[1:], each))
+def gap_bins(gaps: Sequence[Estimate]) -> tuple[Bin, ...]:
+    edges = bin_edges(len(gaps)).tolist()
+    return tuple(map(Bin, edges, edges[1:], gaps))
 
 
 def filled_bins(

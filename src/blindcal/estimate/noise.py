@@ -20,7 +20,7 @@ from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.estimate.uncertainty import share_bounds
-from blindcal.records import INVALID, AnswerTable, BoolArray, Estimate, FloatArray, IntArray, Noise
+from blindcal.records import INVALID, AnswerTable, Estimate, FloatArray, IntArray, Noise
 
 _FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
 _JITTERS = np.array([0.0, 0.2, 0.5, 1.0, 1.7])
@@ -74,11 +74,10 @@ def estimate_noise(
     weights /= weights.sum()
     near = fit > fit.max() - _DROP
     flip_rate, noise = weights.sum(axis=0) @ _FLIP_RATES, weights.sum(axis=1) @ _JITTERS
-    corners = {
-        _best(fit, near, axis, int(place))
-        for axis in (0, 1)
-        for place in np.flatnonzero(near.any(axis=1 - axis))[[0, -1]]
-    }
+    plausible = np.where(near, fit, -np.inf)
+    jitters, flip_rates = (np.flatnonzero(near.any(axis=1 - axis))[[0, -1]] for axis in (0, 1))
+    corners = {(int(s), int(plausible[s].argmax())) for s in jitters}
+    corners |= {(int(plausible[:, e].argmax()), int(e)) for e in flip_rates}
     return NoiseEstimate(
         _between(float(flip_rate), _FLIP_RATES[near.any(axis=0)]),
         _between(float(noise), _JITTERS[near.any(axis=1)]),
@@ -100,8 +99,7 @@ def _log_likelihood(
 ) -> float:
     if noise == Noise() or (counts.failed and not noise.flip_rate):
         return -np.inf
-    passed = counts.forced - counts.failed
-    total = passed * np.log1p(-noise.flip_rate)
+    total = (counts.forced - counts.failed) * np.log1p(-noise.flip_rate)
     if counts.failed:
         total += counts.failed * np.log(noise.flip_rate)
     if not len(repeats):
@@ -118,12 +116,6 @@ def _log_likelihood(
     once, twice = patterns(first), patterns(first.joined(repeats))
     # answers under the table with the repeats, minus those without: the repeats given the answers
     return float(total + twice.counts @ np.log(twice.mass(table)) - once.counts @ np.log(once.mass(table)))
-
-
-def _best(fit: FloatArray, near: BoolArray, axis: int, place: int) -> tuple[int, int]:
-    along = np.where(near, fit, -np.inf).take(place, axis=axis)
-    other = int(along.argmax())
-    return (place, other) if axis == 0 else (other, place)
 
 
 def _between(value: float, plausible: FloatArray) -> Estimate:

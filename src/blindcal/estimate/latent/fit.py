@@ -184,7 +184,7 @@ class LatentFit:
             edges = bin_edges(self.bin_count)
             ends = self._ends(lambda tables: of.gaps(tables, self.bin_count), edges[:-1] - 1, edges[1:])
             columns = zip(self.gaps.tolist(), *(end.tolist() for end in ends), strict=True)
-            bins = gap_bins(Estimate(gap, low, high, self.level) for gap, low, high in columns)
+            bins = gap_bins([Estimate(gap, low, high, self.level) for gap, low, high in columns])
         return filled_bins(bins, both @ within, (both * MID_P) @ within, positive @ within)
 
     @property
