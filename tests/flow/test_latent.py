@@ -372,9 +372,6 @@ def test_the_pvalue_sees_an_error_of_a_twentieth() -> None:
 GOOD: dict[str, Any] = {"labels": [0, 1, 1], "shifts": [0.0, 1.0, -1.0], "answers": [1, 0, 1]}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"labels": []}, "labels: must not be empty"),
-    ({"labels": [0, 1, 2]}, r"labels: must be 0 or 1, got .*2.* at position 2"),
-    ({"labels": [0, 1, NAN]}, r"labels: must be 0 or 1, got .*nan.* at position 2"),
-    ({"labels": [[0], [1], [1]]}, r"labels: must be one-dimensional, got shape \(3, 1\)"),
     ({"labels": [0, [1], 1]}, r"labels: must be"),
     ({"shifts": [0.0, NAN, 1.0]}, r"shifts: must be a number, got .*nan.* at position 1"),
     ({"shifts": [0.0, 1.0]}, r"shifts: must be as long as labels \(3\), got 2"),
