@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -72,38 +71,6 @@ def test_subsets_are_disjoint_and_even(n: int, bins: int, seed: int) -> None:
     assert sizes.max() - sizes.min() <= 1
 
 
-@dataclass(frozen=True, slots=True)
-class BlindBounds:
-    """The theorem's bounds on the blind estimator at n items and M bins (METHOD 3)."""
-
-    gap_variance: float
-    statistical: float
-    trapezoid: float
-    binning: float
-    variance: float
-
-    @property
-    def bias(self) -> float:
-        """Bound on the bias: the sum of its three parts."""
-        return self.statistical + self.trapezoid + self.binning
-
-    @property
-    def mse(self) -> float:
-        """Bound on the mean squared error."""
-        return self.bias**2 + self.variance
-
-
-def blind_bounds(n: int, bins: int, lipschitz: float = 1.0) -> BlindBounds:
-    """All bounds of METHOD 3; ``lipschitz`` is the constant L of E[Y|f]."""
-    return BlindBounds(
-        gap_variance=2 * bins / n,
-        statistical=float(np.sqrt(2) * bins**1.5 / np.sqrt(n)),
-        trapezoid=1 / (2 * bins),
-        binning=(1 + lipschitz) / (2 * bins),
-        variance=8 * bins**2 / n,
-    )
-
-
 def expected_gap(m: int, bins: int) -> float:
     """E Delta_m for f uniform on (0, 1) and E[Y|f] = f^2: the integral of c_m - f^2 over bin m."""
     low, high = (m - 1) / bins, m / bins
@@ -121,16 +88,18 @@ def test_gaps_have_their_expectation_and_variance_within_the_bound() -> None:
         found = audit((rng.random(n) < f**2).astype(np.int64), f, bins, rng)
         gaps[k], eces[k] = found.gaps, float(found.ece)
     expected = np.array([expected_gap(m, bins) for m in range(1, bins + 1)])
-    bounds = blind_bounds(n, bins, lipschitz=2.0)
+    gap_variance, variance, lipschitz = 2 * bins / n, 8 * bins**2 / n, 2.0  # the theorem's bounds
+    statistical = math.sqrt(2) * bins**1.5 / math.sqrt(n)
+    bias = statistical + 1 / (2 * bins) + (1 + lipschitz) / (2 * bins)
     # the mean of `audits` draws, each of variance at most 2M/N: four standard errors
-    assert np.abs(gaps.mean(axis=0) - expected).max() < 4 * math.sqrt(bounds.gap_variance / audits)
-    assert gaps.var(axis=0).max() <= bounds.gap_variance
-    assert eces.var() <= bounds.variance
+    assert np.abs(gaps.mean(axis=0) - expected).max() < 4 * math.sqrt(gap_variance / audits)
+    assert gaps.var(axis=0).max() <= gap_variance
+    assert eces.var() <= variance
     tce = 1 / 6
-    assert abs(eces.mean() - tce) <= bounds.bias
-    assert ((eces - tce) ** 2).mean() <= bounds.mse
+    assert abs(eces.mean() - tce) <= bias
+    assert ((eces - tce) ** 2).mean() <= bias**2 + variance
     # |noise| only adds: the mean of the sum lies above the sum of |means|, within B_stat
-    assert 0 <= eces.mean() - np.abs(expected).sum() <= bounds.statistical
+    assert 0 <= eces.mean() - np.abs(expected).sum() <= statistical
 
 
 def test_an_empty_subset_leaves_its_gaps_undefined_and_the_sum_refused() -> None:
