@@ -108,7 +108,6 @@ class Behaviour(replay.Behaviour):
     limit_name: Literal["any", "max_completion_tokens"] = "any"
     least_tokens: int = 1
     dialect: Dialect = "openai"
-    api_key: str | None = None
     tokenize: Literal["llama.cpp", "vllm", "none"] = "llama.cpp"
     bias_ignored: float = 0.0
     drift: float = 0.0
@@ -132,10 +131,7 @@ class Server(replay.Server):
         self._replies: dict[bytes, list[Answer]] = {}
 
     def _handle(self, request: HttpRequest) -> HttpResponse:
-        how, headers = self.behaviour, request.headers
-        keys = (headers.get("authorization", "").removeprefix("Bearer "), headers.get("api-key"))
-        if how.api_key is not None and how.api_key not in keys:
-            return error(401, *_ERRORS["401"])
+        how = self.behaviour
         if request.path == "/tokenize" and how.tokenize == "none":
             return error(404, "no such path: /tokenize", "not_found")
         if request.path == "/tokenize" and how.tokenize == "vllm":

@@ -14,9 +14,8 @@ from blindcal.endpoints.address import SERVICES, Address, Service, service_at
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import EndpointError, FatalError, InputError, RetryableError, UnfitError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
-from misbehaving import Behaviour
 from paths import ROOT
-from serving import CHAT_YES, answering, asking, items, replayed
+from serving import CHAT_YES, Recorder, answering, ask, items
 
 NOT_FOUND = {"detail": "Not Found"}  # FastAPI: vLLM, LiteLLM, transformers serve
 
@@ -158,15 +157,8 @@ def test_other_servers(
 
 def test_a_key_that_is_not_accepted() -> None:
     """A key that is set and refused is told apart from one that is missing."""
-
-    async def talk() -> None:
-        async with replayed([0.0], Behaviour(api_key="right")) as (server, _):
-            address = Address(server.base_url, "replay", api_key_env="MY_KEY")
-            async with HttpEndpoint(address, environ={"MY_KEY": "wrong-but-long"}) as endpoint:
-                await endpoint.ask(asking())
-
     with pytest.raises(FatalError, match=r"does not accept the API key in MY_KEY \(401\).*api_key_env="):
-        asyncio.run(talk())
+        ask(Recorder(LITELLM_NO_KEY, 401), environ={"MY_KEY": "wrong-but-long"}, api_key_env="MY_KEY")
 
 
 def test_the_wrong_api() -> None:
