@@ -145,7 +145,8 @@ class BiasChecks:
             self.clamp = await self._strength(raised.moved[0], None)
             unreliable = self.clamp is not None and self.clamp > self.offset + IRRESISTIBLE
             if not unreliable:
-                answer = f"{self._clamped()}: raised alone, an answer can be forced"
+                where = "somewhere" if self.clamp is None else f"at about {self.clamp:.1f}"
+                answer = f"clamped {where}: raised alone, an answer can be forced"
                 return self.find(question, "bad", answer, self._clamped())
         else:
             lowered = await self._force_both((-most, None), (None, -most))
