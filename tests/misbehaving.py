@@ -21,7 +21,7 @@ from blindcal.simulation import replay
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener, json_response
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Answer, Candidates, CompletionRequest, error, unknown_model
-from refusals import CONSTRAINTS, Dialect, refusal
+from refusals import CONSTRAINTS, refusal
 
 Fault: TypeAlias = Literal[
     "429", "500", "401", "404", "reset", "hang", "truncated", "html", "schema", "empty", "reasoning"
@@ -70,7 +70,7 @@ class Behaviour(replay.Behaviour):
     With several answers asked for, ``n`` of them are drawn, or one, or one is repeated. At most
     ``top_logprobs`` are shown. A service whose ``wording`` is a sentence answers in free text. One that
     reasons bills ``reasoning_tokens`` that it does not show, and its answer is empty if they reach the limit.
-    A limit on tokens below ``least_tokens`` is refused. Errors have the form of ``dialect``.
+    A limit on tokens below ``least_tokens`` is refused.
 
     A random ``fault_share`` of the requests meets the ``fault`` or, if ``fault_first`` is set, exactly the
     first ones. A random share ``bias_ignored`` of the requests goes to a machine that ignores the bias.
@@ -107,7 +107,6 @@ class Behaviour(replay.Behaviour):
     retry_after: str | None = None
     limit_name: Literal["any", "max_completion_tokens"] = "any"
     least_tokens: int = 1
-    dialect: Dialect = "openai"
     tokenize: Literal["llama.cpp", "vllm", "none"] = "llama.cpp"
     bias_ignored: float = 0.0
     drift: float = 0.0
