@@ -22,8 +22,7 @@ from blindcal.endpoints.tokens import IDS
 from blindcal.records import Token
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
-from misbehaving import Behaviour, Server
-from refusals import refusal
+from misbehaving import Behaviour, Server, refusal
 
 N = 600
 ROWS = 997  # hidden probabilities that a prompt's text chooses from
