@@ -175,7 +175,7 @@ def test_a_far_interval_is_that_of_a_normal_distribution() -> None:
     assert widened.level == 0.9991
     wide = beyond(near, replace(few, low=0.1))  # what an unseen share allows stays allowed
     assert (wide.low, wide.high) == pytest.approx((0.1, widened.high))
-    assert beyond(Estimate(0.01, 0.0, 0.2, 0.95), Estimate(0.01, 0.0, 0.21, 0.99), least=0.0).low == 0.0
+    assert beyond(Estimate(0.01, 0.0, 0.2, 0.95), Estimate(0.01, 0.0, 0.21, 0.99)).low == 0.0
     assert beyond(Estimate(0.3), Estimate(0.3)) == Estimate(0.3)
 
 

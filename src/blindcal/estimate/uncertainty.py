@@ -131,8 +131,8 @@ def heterogeneity_pvalue(values: Sequence[FloatArray], covariances: Sequence[Flo
     return float(gammaincc(mean.size * (len(values) - 1) / 2, q / 2))  # chi-square
 
 
-def beyond(near: Estimate, far: Estimate, least: float = -1.0, most: float = 1.0) -> Estimate:
-    """The interval at the high level of ``far``, whose tails few refits show.
+def beyond(near: Estimate, far: Estimate) -> Estimate:
+    """The interval of a share at the high level of ``far``, whose tails few refits show.
 
     Each side of ``near`` is widened as for a normal distribution, and the result includes that of ``far``.
     """
@@ -143,4 +143,4 @@ def beyond(near: Estimate, far: Estimate, least: float = -1.0, most: float = 1.0
     middle = min(max(float(near), low), high)
     low = min(lowest, middle - factor * (middle - low))
     high = max(highest, middle + factor * (high - middle))
-    return Estimate(near.value, max(least, low), min(most, high), far.level)
+    return Estimate(near.value, max(0.0, low), min(1.0, high), far.level)

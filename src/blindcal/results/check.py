@@ -338,7 +338,7 @@ def _of_parts(
             estimate, bound = Estimate(None), None
             if fit is not None and limit.beyond(estimate := _known(fit, limit.quantity)) is not None:
                 far: Estimate = getattr(fit.at(level=shared), limit.quantity)
-                bound = limit.beyond(beyond(estimate, far, least=0.0))
+                bound = limit.beyond(beyond(estimate, far))
             verdict = limit.contradicted(estimate, bound, confidence)
             verdicts.append(replace(verdict, part=part, items=items))
     progress(len(names), len(names))
