@@ -326,6 +326,8 @@ def test_logprobs_come_first_and_are_compared_with_the_bias() -> None:
     assert (result.verdict, outcome(result, "acts by the right amount")) == ("logprobs", "good")
     scaled = probed_choices(Behaviour(logprobs=True, bias_scale=1.5), ways=ways, seed=2)
     assert "logprobs" not in scaled.usable
+    questions = [finding.question for finding in scaled.findings]
+    assert len(questions) == len(set(questions))  # also of those that both ways ask
 
 
 @pytest.mark.parametrize(

@@ -354,7 +354,6 @@ class BiasChecks:
         gap = self.gaps.get(item.id)
         if gap is None:
             return ""
-        self.client.withdraw(SCALE)
         compared = f"flip at {-flip:.2f}, logprob gap {gap:.2f}"
         if abs(gap + flip) > margin + 0.02 * abs(gap):
             return self.find(SCALE, "bad", f"no: {compared}", "logit_bias acts by the wrong amount")
@@ -409,7 +408,7 @@ class BiasChecks:
         return self.find(question, "bad" if trouble else outcome, answer, trouble)
 
     def _report_scale(self, evidence: CurveEvidence | None) -> str:
-        if any(finding.question == SCALE for finding in self.client.findings):
+        if SCALE in self.client.findings:
             return ""  # logprobs have shown it
         if evidence is None or (evidence.refuted and evidence.likeliest.cause != "scaled"):
             answer = "unverified: neither draws nor logprobs show its scale"

@@ -37,16 +37,15 @@ class ProbeClient:
         self.illegible: ParsedAnswer | None = None  # the last reply that is no answer
         self.pairs: dict[str, tuple[int, int]] = {}
         self.observations: list[Observation] = []
-        self.findings: list[Finding] = []
+        self.findings: dict[str, Finding] = {}  # by question
 
     def find(self, question: str, outcome: FindingOutcome, answer: str, trouble: str = "") -> str:
-        """Add a finding; returns ``trouble``, what it means for the audit, empty if it is harmless."""
-        self.findings.append(Finding(question, outcome, answer))
-        return trouble
+        """Keep a finding, in place of an earlier one about the same question.
 
-    def withdraw(self, question: str) -> None:
-        """Remove what was found about a question, which is asked anew."""
-        self.findings = [finding for finding in self.findings if finding.question != question]
+        Returns ``trouble``, what it means for the audit; empty if it is harmless.
+        """
+        self.findings[question] = Finding(question, outcome, answer)
+        return trouble
 
     async def asked(self, request: Request) -> Reply:
         """The reply to a request; raises `ReplyError` if it cannot be read."""

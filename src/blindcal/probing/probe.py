@@ -134,13 +134,11 @@ class _Probing:
         if not shown:
             return "logprobs are hidden"
         if fault := next(filter(None, (fault_in(reply.logprobs) for reply in shown.values())), None):
-            self.client.withdraw(question)
             return self.find(question, "bad", f"no: {fault}", fault)
         form, total = make(self.top), len(self.bias.items)
         read = sum(form.parse(reply).answer != INVALID for reply in shown.values())
         if read < LEGIBLE * total:
             trouble = f"the logprobs of {total - read} of {total} items show no answer word"
-            self.client.withdraw(question)
             return self.find(question, "caution", f"shown, but {trouble}", trouble)
         return "" if self.no_ids or self.cold is None else await self.bias.agrees_with_logprobs()
 
@@ -306,7 +304,9 @@ class _Probing:
         return Probe(
             verdict=verdict,
             reason=reason,
-            findings=tuple(sorted(client.findings, key=lambda finding: QUESTIONS.index(finding.question))),
+            findings=tuple(
+                client.findings[question] for question in QUESTIONS if question in client.findings
+            ),
             targets=client.targets,
             offset=bias.offset,
             max_shift=bias.max_shift,
@@ -338,6 +338,6 @@ class _Probing:
         if usable == "logprobs":
             return usable, "logprobs are shown"
         if usable == "thresholds":
-            worst = [finding.question for finding in self.client.findings if finding.outcome == "caution"]
+            worst = [name for name, finding in self.client.findings.items() if finding.outcome == "caution"]
             return usable, f"the bias acts as it should{'; mind: ' if worst else ''}{', '.join(worst)}"
         return usable, wrong
