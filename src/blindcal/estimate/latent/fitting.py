@@ -182,10 +182,10 @@ def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> Exces
         return None
     choices = problem.choices[problem.items]
     first = read(problem, noise, margin_axis(choices, Excess(0.0, 0.0)))
-    return _find_excess(lambda excess: first.on(margin_axis(choices, excess)), roughly=roughly)
 
+    def reading(excess: Excess) -> Patterns:
+        return first.on(margin_axis(choices, excess))
 
-def _find_excess(reading: Callable[[Excess], Patterns], *, roughly: bool) -> ExcessPosterior:
     start = last = working_mode(reading(Excess(*_PRIOR)))
     margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
     centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())
