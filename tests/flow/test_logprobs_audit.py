@@ -33,6 +33,7 @@ from paths import SHARED
 from serving import OWN_LOGITS, Altered
 
 N = 240
+LABELS, P = model(N, 3)
 SETS = sorted((SHARED / "scores").glob("*.csv.gz"))
 
 
@@ -111,19 +112,14 @@ def test_bounds_that_are_none_are_named(bounds: Any, rule: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def known() -> tuple[IntArray, FloatArray]:
-    return model(N, 3)
+def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_items(tmp_path_factory.mktemp("logprobs") / "items.jsonl", LABELS)
 
 
 @pytest.fixture(scope="module")
-def items(known: tuple[IntArray, FloatArray], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_items(tmp_path_factory.mktemp("logprobs") / "items.jsonl", known[0])
-
-
-@pytest.fixture(scope="module")
-def server(items: Path, known: tuple[IntArray, FloatArray]) -> Iterator[Server]:
+def server(items: Path) -> Iterator[Server]:
     """A service that shows logprobs, rejects any bias and tells no token ids."""
-    with serving(items, known[1], logprobs=True, bias="rejected", tokenize="none") as found:
+    with serving(items, P, logprobs=True, bias="rejected", tokenize="none") as found:
         yield found
 
 
@@ -137,17 +133,14 @@ def run(folder: Path) -> Run:
     return open_run(folder)
 
 
-def test_an_audit_reads_what_a_simulation_reads(
-    run: Run, known: tuple[IntArray, FloatArray], server: Server
-) -> None:
+def test_an_audit_reads_what_a_simulation_reads(run: Run, server: Server) -> None:
     """One query per item, no token ids, and the ECE of the probabilities themselves."""
-    labels, p = known
     result = run.result
     assert result.complete
     assert (result.spend.queries - result.spend.probe_queries, result.counts.invalid) == (N, 0)
-    assert float(result.ece) == pytest.approx(float(binned_ece(labels, p, 5).ece), abs=1e-3)
+    assert float(result.ece) == pytest.approx(float(binned_ece(LABELS, P, 5).ece), abs=1e-3)
     # the rest of the vocabulary, 6e-6 of the probability, may move a reading into the next cell
-    simulated = simulate("logprobs", labels, p, repeats=1).estimates[0]
+    simulated = simulate("logprobs", LABELS, P, repeats=1).estimates[0]
     assert float(result.ece) == pytest.approx(simulated, abs=1e-5)
     assert result.ece.has_interval
     assert (result.semantics, result.estimator) == ("sum", "latent")
@@ -155,7 +148,7 @@ def test_an_audit_reads_what_a_simulation_reads(
     assert server.behaviour.bias == "rejected"
     assert run.answered.bounds is not None
     middle = run.answered.bounds.mean(axis=1)
-    assert middle == pytest.approx(logit(p[run.answered.items]), abs=0.2)
+    assert middle == pytest.approx(logit(P[run.answered.items]), abs=0.2)
 
 
 def test_the_result_says_what_is_left_open(run: Run, folder: Path, items: Path, server: Server) -> None:
@@ -235,11 +228,9 @@ def test_spellings_are_summed_unless_told_otherwise(semantics: str | None, tmp_p
     assert found.oracle.difference == pytest.approx(0, abs=2e-3)
 
 
-def test_a_short_list_leaves_probabilities_open(
-    known: tuple[IntArray, FloatArray], items: Path, tmp_path: Path
-) -> None:
+def test_a_short_list_leaves_probabilities_open(items: Path, tmp_path: Path) -> None:
     """Where only the likeliest token is shown, the other answer is bounded by the rest, and that is said."""
-    with serving(items, known[1], logprobs=True, top_logprobs=1) as server:
+    with serving(items, P, logprobs=True, top_logprobs=1) as server:
         found = audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
     assert found.shown is not None
     assert found.shown.open > 0.01
@@ -255,11 +246,7 @@ def test_a_short_list_leaves_probabilities_open(
     ],
 )
 def test_an_endpoint_that_shows_no_probabilities_is_refused(
-    logprobs: dict[str, float] | None,
-    message: str,
-    known: tuple[IntArray, FloatArray],
-    items: Path,
-    tmp_path: Path,
+    logprobs: dict[str, float] | None, message: str, items: Path, tmp_path: Path
 ) -> None:
     """No logprobs, token ids and logits are named before the first item is asked."""
 
@@ -272,7 +259,7 @@ def test_an_endpoint_that_shows_no_probabilities_is_refused(
 
     loaded = load(items, bc.Settings(model="replay", template=TEMPLATE).prompt)
     questions = list(loaded)
-    recording = Recording.from_probabilities([item.id for item in questions], known[1])
+    recording = Recording.from_probabilities([item.id for item in questions], P)
     with running(Odd(recording, questions, Behaviour(logprobs=True))) as server:
         with pytest.raises(UnfitError, match=message):
             audit(items, settings(server, method="logprobs"), out=tmp_path / "run")

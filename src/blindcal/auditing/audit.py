@@ -84,7 +84,7 @@ async def audit_async(
         truth = None if oracle is None else Path(oracle)
         ready = await prepare(session, governor, oracle=truth, targets=targets, force=force)
         run.tell("asking")
-        settings, prepared = ready.session.settings, ready.prepared
+        settings, prepared = ready.settings, ready.prepared
         job = Job(
             items=loaded,
             question=prepared.question(settings),
@@ -121,12 +121,11 @@ def default_folder(items: str | Path, model: str) -> Path:
 
 def _control_every(ready: ReadyAudit) -> int | None:
     """The spacing of control queries, decided once even if the sample grows; ``None`` without a seen bias."""
-    session, prepared = ready.session, ready.prepared
-    design = session.settings.design
+    design, prepared = ready.settings.design, ready.prepared
     if not METHODS[design.method].biased or prepared.probe is None or prepared.objection is not None:
         return None
-    every = session.store.note("control_every")
+    every = ready.store.note("control_every")
     if every is None:
-        every = control_spacing(design.sample or len(session.items))
-        session.store.set_note("control_every", every)
+        every = control_spacing(design.sample or len(ready.items))
+        ready.store.set_note("control_every", every)
     return int(every)

@@ -37,32 +37,31 @@ MOST_REASONS = 5
 def conclude(ready: ReadyAudit, outcome: RunOutcome, seconds: float, folder: Path) -> AuditResult:
     """Compute the result of a run; write it, its answers and its page into a folder."""
     result = _result(ready, outcome, seconds)
-    ready.session.run.tell("writing the report")
+    ready.run.tell("writing the report")
     with answers_kept():
-        write_answers(ready.session.store, folder / ANSWERS_FILE, result.answers)
+        write_answers(ready.store, folder / ANSWERS_FILE, result.answers)
         result.save(folder / RESULT_FILE)
         write_page(result, folder / PAGE_FILE)
     return result
 
 
 def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResult:
-    session, prepared, truth = ready.session, ready.prepared, ready.truth
-    settings, items = session.settings, session.items
+    settings, items, prepared, truth = ready.settings, ready.items, ready.prepared, ready.truth
     question = prepared.question(settings)
-    answered, reasons = session.store.answered(), session.store.invalid_reasons()
+    answered, reasons = ready.store.answered(), ready.store.invalid_reasons()
     if isinstance(question, ConfidenceQuestion):
-        stated = _stated(session.store, question)
+        stated = _stated(ready.store, question)
         answered, reasons = replace(answered, stated=stated.p), stated.reasons
     members = members_of(ready.stages, len(items))
     steady, noise = check_steadiness(
-        session.store,
+        ready.store,
         items.labels,
         outcome.answered,
         prepared.jitter,
-        slack=session.run.limits.concurrency,
+        slack=ready.run.limits.concurrency,
         at_once=prepared.at_once,
     )
-    session.store.set_note("noise", msgspec.to_builtins(noise.posterior))
+    ready.store.set_note("noise", msgspec.to_builtins(noise.posterior))
     evidence = Evidence(
         method=settings.design.method,
         design=ready.design,
@@ -98,9 +97,9 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         measures="; ".join(filter(None, (measured, question.about_answers))),
         level=settings.estimation.level,
         by=settings.prompt.by_field,
-        invalid_reasons=reasons | _unusable_reasons(session.store),
+        invalid_reasons=reasons | _unusable_reasons(ready.store),
         counts=_counts(evidence, members.size, stopped=outcome.stopped is not None),
-        spend=Spend.of(session.store, session.run.prices),
+        spend=Spend.of(ready.store, ready.run.prices),
         seconds=round(seconds, 3),
         targets=prepared.targets,
         example=_example(items, question, answered, settings.prompt.keep_prompts),
@@ -111,7 +110,7 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         settings=settings.fixed(items),
         repeated=items.repeated(members),
         steadiness=steady,
-        shown=ShownProbabilities.of(session.store.masses(), answered.bounds),
+        shown=ShownProbabilities.of(ready.store.masses(), answered.bounds),
         answers=items.answers,
         margins=AnswerMargins.of(findings.confusion, grouped=items.groups is not None),
     )

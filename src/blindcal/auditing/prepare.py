@@ -47,10 +47,9 @@ PILOTS, PROBED = 4, ITEMS_WITHOUT_BIAS
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadyAudit:
-    """An audit that is ready to ask; ``stages`` is ``None`` if all items join at once."""
+class ReadyAudit(Session):
+    """A session that is ready to ask; ``stages`` is ``None`` if all items join at once."""
 
-    session: Session
     prepared: Prepared
     design: Design
     stages: list[IntArray] | None
@@ -86,7 +85,7 @@ async def prepare(
         designed = await asyncio.to_thread(_designed, session)
     design, stages, planned = designed
     return ReadyAudit(
-        session=session, prepared=prepared, design=design, stages=stages, planned=planned, truth=truth
+        **vars(session), prepared=prepared, design=design, stages=stages, planned=planned, truth=truth
     )
 
 
