@@ -115,15 +115,6 @@ def candidate(right: int, decided: int, wanted: float = 0.9, **more: Any) -> Can
     return CandidateTest(right=right, decided=decided, wanted=wanted, **about)
 
 
-def test_what_is_not_known_counts_against_us() -> None:
-    """An item without a valid answer is a wrong decision, whatever its label."""
-    side = Side(name="accept", wanted=0.9, level=0.95, shifts=(0.0,))
-    known = KnownRange(np.array([1.0, 1.0, -np.inf, -np.inf]), np.array([2.0, 2.0, np.inf, -1.0]))
-    missing = np.array([False, False, True, True])
-    test = side.test(np.array([1, 1, 1, 0]), known, missing, 0.0)
-    assert test == candidate(2, 3, shift=0.0, unknown=1, items=4)
-
-
 def test_the_bound_of_a_sequence_is_the_goal_unless_all_pass() -> None:
     """After a failure only the goal is certain; if every candidate passes, the lowest bound is."""
     side = Side(name="accept", wanted=0.9, level=0.95, shifts=(-1.0, -0.5))

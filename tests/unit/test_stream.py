@@ -162,10 +162,3 @@ def test_the_first_prompt_and_the_first_label_of_an_id_stay(store: WatchStore) -
     assert (counts.records, counts.duplicates, counts.conflicts) == (3, 2, 2)
     assert store.ids_between(0, 9) == ["a", "b"]
     assert store.completed_labels(store.looks()[1], 0, 9) == {0: 1, 1: 0}
-
-
-def test_a_label_may_come_before_its_item(store: WatchStore) -> None:
-    """Until then it is counted as one without."""
-    assert look(store, {"id": "a", "label": 1}).early == 1
-    assert look(store, {"id": "a", "n": 1}).early == 0
-    assert store.completed_labels(store.looks()[1], 0, 9) == {0: 1}
