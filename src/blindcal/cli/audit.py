@@ -10,7 +10,7 @@ import click
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit, default_folder
 from blindcal.cli import options
-from blindcal.cli.console import print_error, print_field, print_stage
+from blindcal.cli.console import print_error, print_field
 from blindcal.cli.plan import print_plan
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import UnfitError
@@ -19,7 +19,6 @@ from blindcal.json_form import json_line
 from blindcal.methods import METHODS
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
 from blindcal.prices import Prices
-from blindcal.progress_bar import ProgressBar
 from blindcal.report.page import PAGE_FILE
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
@@ -95,30 +94,19 @@ def command(
     """
     limits = options.taken(Limits, chosen)
     settings = options.chosen_settings(chosen)
-    prices = options.prices(given_prices, settings, quiet=quiet)
-    options.check_priced(limits.max_cost, prices, settings.endpoint)
     if dry_run:
-        _print_plan(
-            plan_audit(items, settings, prices=prices, shape=None), settings, limits.max_cost, as_json
-        )
+        prices = options.prices(given_prices, settings, quiet=quiet)
+        options.check_priced(limits.max_cost, prices, settings.endpoint)
+        plan = plan_audit(items, settings, prices=prices, shape=None)
+        _print_plan(plan, settings, limits.max_cost, as_json)
         return
     folder = out or default_folder(items, settings.endpoint.model)
     context = click.get_current_context()
     catalogue.check_there(items)
-    options.check_key(settings.endpoint, begun=(folder / RUN_FILE).exists())
+    begun = (folder / RUN_FILE).exists()
     try:
-        with ProgressBar(disable=quiet or None) as bar:
-            result = audit(
-                items,
-                settings,
-                out=folder,
-                limits=limits,
-                prices=prices,
-                oracle=oracle,
-                force=force,
-                progress=bar,
-                stage=None if quiet else bar.wrap_print(print_stage),
-            )
+        with options.asking(settings, limits, given_prices, quiet=quiet, begun=begun) as (asked, _):
+            result = audit(items, settings, out=folder, oracle=oracle, force=force, **asked)
     except UnfitError as error:
         print_error(error)
         context.exit(UNFIT)

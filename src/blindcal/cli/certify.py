@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify
 from blindcal.certifying.design import CertifyGoal, CertifyPlan, check_certifiable, plan_certification
@@ -65,6 +66,7 @@ def command(
     confidence: float,
     expires: int,
     out: Path | None,
+    given_prices: Prices | None,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -97,12 +99,12 @@ def command(
       6    no threshold passes; nothing is written
       130  interrupted; nothing is lost
     """
-    finished = open_run(run)
+    limits, finished = options.taken(Limits, chosen), open_run(run)
     check_certifiable(finished)
     settings = AskedSettings.of_run(finished, api_key_env=chosen["api_key_env"]).settings
     context = click.get_current_context()
     if dry_run:
-        prices = options.prices(chosen["given_prices"], settings, quiet=quiet)
+        prices = options.prices(given_prices, settings, quiet=quiet)
         goal = CertifyGoal(precision, negative_precision, confidence)
         _print_plan(finished, plan_certification(finished, goal), prices, as_json)
         return
@@ -110,7 +112,7 @@ def command(
         print_warning(f"the audit is not finished ({printable(str(finished.result.stopped), 200)})")
     begun = any(finished.folder.glob(f"{FOLDER}-*"))
     try:
-        with options.asking(settings, chosen, quiet=quiet, begun=begun) as (asked, _):
+        with options.asking(settings, limits, given_prices, quiet=quiet, begun=begun) as (asked, _):
             made = certify(
                 finished,
                 precision,
@@ -118,6 +120,7 @@ def command(
                 confidence=confidence,
                 expires=expires,
                 out=out,
+                **chosen,
                 **asked,
             )
     except NotCertifiedError as error:

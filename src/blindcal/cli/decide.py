@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.decide import decide, decision_folder
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.items import catalogue
+from blindcal.prices import Prices
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DECISIONS_LINES, DECISIONS_TABLE, SUMMARY_FILE, DecisionResult
 from blindcal.store.run_store import RUN_FILE
@@ -47,6 +49,7 @@ def command(
     items: Path,
     out: Path | None,
     id_field: str | None,
+    given_prices: Prices | None,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -80,14 +83,14 @@ def command(
       130  interrupted; nothing is lost
     """
     context = click.get_current_context()
-    certified = Certificate.load(certificate)
+    limits, certified = options.taken(Limits, chosen), Certificate.load(certificate)
     settings = AskedSettings.of_certificate(certified, api_key_env=chosen["api_key_env"]).settings
     folder = out or decision_folder(items, certified)
     catalogue.check_there(items)
     begun = (folder / RUN_FILE).exists()
     try:
-        with options.asking(settings, chosen, quiet=quiet, begun=begun) as (asked, _):
-            result = decide(certified, items, out=folder, force=force, id_field=id_field, **asked)
+        with options.asking(settings, limits, given_prices, quiet=quiet, begun=begun) as (asked, _):
+            result = decide(certified, items, out=folder, force=force, id_field=id_field, **chosen, **asked)
     except (NotCertifiedError, UnfitError) as error:
         print_error(error)
         context.exit(NOT_CERTIFIED)

@@ -276,21 +276,15 @@ def check_priced(max_cost: float | None, prices: Prices | None, address: Address
 
 @contextlib.contextmanager
 def asking(
-    settings: Settings, given: dict[str, Any], *, quiet: bool, begun: bool
+    settings: Settings, limits: Limits, given: Prices | None, *, quiet: bool, begun: bool
 ) -> Iterator[tuple[RunOptions, ProgressBar]]:
-    """Check the limits, prices and key that options give, and show the progress; removes them from ``given``.
-
-    The run may have ``begun`` before, and then need no key.
-    """
-    limits, priced = taken(Limits, given), prices(given.pop("given_prices"), settings, quiet=quiet)
+    """Check limits, prices and key, and show the progress; a run that has ``begun`` may need no key."""
+    priced = prices(given, settings, quiet=quiet)
     check_priced(limits.max_cost, priced, settings.endpoint)
     check_key(settings.endpoint, begun=begun)
-    shared: RunOptions = {"limits": limits, "prices": priced, "api_key_env": given.pop("api_key_env")}
-    if "timeout" in given:
-        shared["timeout"] = given.pop("timeout")
     with ProgressBar(disable=quiet or None) as bar:
         stage = None if quiet else bar.wrap_print(print_stage)
-        yield {**shared, "progress": bar, "stage": stage}, bar
+        yield {"limits": limits, "prices": priced, "progress": bar, "stage": stage}, bar
 
 
 def check_key(address: Address, *, begun: bool = False) -> None:

@@ -15,10 +15,12 @@ from typing import Any
 
 import click
 
+from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field
 from blindcal.errors import BlindcalError
+from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
 from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_watch_page
 from blindcal.results.run import open_run
@@ -90,6 +92,7 @@ def command(
     stream: Path,
     reference: Path,
     out: Path | None,
+    given_prices: Prices | None,
     alarm_command: str | None,
     as_json: bool,
     quiet: bool,
@@ -132,11 +135,11 @@ def command(
       4    an alarm is raised, now or at an earlier look
       130  interrupted; nothing is lost
     """
-    run = open_run(reference)
+    limits, run = options.taken(Limits, given), open_run(reference)
     settings = AskedSettings.of_run(run, api_key_env=given["api_key_env"]).settings
     folder = out or watch_folder(stream, settings.endpoint.model)
     begun = (folder / RUN_FILE).exists()
-    with options.asking(settings, given, quiet=quiet, begun=begun) as (asked, bar):
+    with options.asking(settings, limits, given_prices, quiet=quiet, begun=begun) as (asked, bar):
         outputs = LookOutputs(bar, as_json=as_json, quiet=quiet)
         on_alarm = None if alarm_command is None else AlarmCommand(alarm_command, outputs.warn)
         try:
