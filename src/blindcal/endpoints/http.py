@@ -137,7 +137,8 @@ class HttpEndpoint:
     def _learns(self, accepted: Accepted, sent: Mapping[str, Any], status: int, raw: bytes) -> bool:
         """Update ``accepted`` if a refusal names fields; raises an error for one that matters."""
         learnt, names = self.accepted.after(raw, sent), refusals.refused(raw, sent)
-        harmless = [name for name in names if self._can_leave_out(name, sent[name])]
+        left_out = accepted.left_out  # what was sent all the same belongs to the request
+        harmless = [n for n in names if n not in left_out and self._can_leave_out(n, sent[n])]
         if learnt.limit != accepted.limit:
             self.accepted = learnt
         elif harmless:
