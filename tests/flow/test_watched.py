@@ -65,8 +65,8 @@ def later(at: int, **changed: Any) -> dict[str, Any]:
 
 def test_an_honest_endpoint_gets_no_word(items: Path, tmp_path: Path) -> None:
     """Controls are asked, counted as spent, and pass; the answers are those of a run without them."""
-    found = audited(items, tmp_path / "run", {"fingerprint": "fp_1"})
-    steady = found.steadiness
+    result = audited(items, tmp_path / "run", {"fingerprint": "fp_1"})
+    steady = result.steadiness
     assert steady is not None
     assert not steady.warnings
     assert not steady.notes
@@ -74,11 +74,11 @@ def test_an_honest_endpoint_gets_no_word(items: Path, tmp_path: Path) -> None:
     assert controls.forced + controls.repeated == ASKED // control_spacing(N) + 1
     assert (controls.failed, controls.disagreed) == (0, 0)
     assert steady.flip_rate.value == 0
-    assert found.spend.control_queries == controls.forced + controls.repeated
-    assert found.spend.queries - found.spend.probe_queries - found.spend.control_queries == ASKED
+    assert result.spend.control_queries == controls.forced + controls.repeated
+    assert result.spend.queries - result.spend.probe_queries - result.spend.control_queries == ASKED
     (served,) = steady.served
     assert (served.model, served.fingerprint, served.answers) == ("replay", "fp_1", ASKED)
-    assert AuditResult.load(tmp_path / "run" / "result.json") == found
+    assert AuditResult.load(tmp_path / "run" / "result.json") == result
     limited = audited(items, tmp_path / "limited", {}, limits=Limits(max_queries=400))
     assert 390 < limited.spend.queries <= 400  # controls included
 
@@ -100,12 +100,12 @@ def test_a_bias_that_stops_acting_ends_the_run(items: Path, tmp_path: Path) -> N
 
 def test_a_forced_run_says_that_the_bias_stopped_acting(items: Path, tmp_path: Path) -> None:
     """With force the run goes on, and the page, the summary's record and a check say what that means."""
-    found = audited(items, tmp_path / "run", later(PROBE + 120, bias="ignored"), force=True)
-    assert "logit_bias stopped acting during the run" in found.warnings[0]
-    assert found.steadiness is not None
-    assert found.steadiness.bias_lost is not None
-    assert 80 < found.steadiness.bias_lost < 600
-    assert "logit_bias stopped acting" in render(found)
+    result = audited(items, tmp_path / "run", later(PROBE + 120, bias="ignored"), force=True)
+    assert "logit_bias stopped acting during the run" in result.warnings[0]
+    assert result.steadiness is not None
+    assert result.steadiness.bias_lost is not None
+    assert 80 < result.steadiness.bias_lost < 600
+    assert "logit_bias stopped acting" in render(result)
     verdict = check(tmp_path / "run", max_ece=0.9)
     assert verdict.outcome == "undecided"
     assert "stopped acting" in verdict.verdicts[0].why
@@ -119,29 +119,29 @@ def test_a_share_of_requests_that_ignores_the_bias_is_noticed(items: Path, tmp_p
 
 def test_a_change_of_the_answers_is_noticed(items: Path, tmp_path: Path) -> None:
     """All log-odds move by 1 half-way: the result says so, and about when."""
-    found = audited(items, tmp_path / "run", later(PROBE + ASKED // 2, drift=1.5))
-    assert found.steadiness is not None
-    assert found.steadiness.drift is not None
-    assert any("answers changed during the run" in text for text in found.warnings)
-    assert abs(found.steadiness.drift.at - ASKED / 2) < 100
+    result = audited(items, tmp_path / "run", later(PROBE + ASKED // 2, drift=1.5))
+    assert result.steadiness is not None
+    assert result.steadiness.drift is not None
+    assert any("answers changed during the run" in text for text in result.warnings)
+    assert abs(result.steadiness.drift.at - ASKED / 2) < 100
 
 
 def test_another_fingerprint_is_noticed(items: Path, tmp_path: Path) -> None:
     """A fingerprint that changes once is named, with the query from which on; one in turns is said mildly."""
     changed = {"fingerprint": "fp_1", **later(PROBE + 400, fingerprint="fp_2")}
-    found = audited(items, tmp_path / "run", changed, limits=Limits(concurrency=4))
-    assert found.steadiness is not None
-    (note,) = found.steadiness.notes
+    result = audited(items, tmp_path / "run", changed, limits=Limits(concurrency=4))
+    assert result.steadiness is not None
+    (note,) = result.steadiness.notes
     assert "was replaced during the run" in note
     assert "fp_1" in note
     assert "fp_2" in note
-    assert 300 < found.steadiness.served[1].first < 500
+    assert 300 < result.steadiness.served[1].first < 500
 
 
 def test_noise_is_estimated_and_allowed_for(items: Path, tmp_path: Path) -> None:
     """With jitter that the probe did not see, repeated queries disagree; a note says what is allowed for."""
-    found = audited(items, tmp_path / "run", later(PROBE, jitter=1.0), method="latent", resamples=20)
-    steady = found.steadiness
+    result = audited(items, tmp_path / "run", later(PROBE, jitter=1.0), method="latent", resamples=20)
+    steady = result.steadiness
     assert steady is not None
     assert steady.controls.disagreed
     assert steady.jitter.value is not None
@@ -163,7 +163,7 @@ def test_the_alarm_is_rare_at_a_few_flips_and_certain_if_the_bias_is_ignored() -
     assert false <= 2
     begun = []
     for _ in range(100):
-        found = bias_lost(_forced([*(rng.random(50) < 0.03), *(rng.random(50) < 0.5)]))
-        assert found is not None
-        begun.append(found)
+        result = bias_lost(_forced([*(rng.random(50) < 0.03), *(rng.random(50) < 0.5)]))
+        assert result is not None
+        begun.append(result)
     assert 45 <= np.median(begun) <= 55

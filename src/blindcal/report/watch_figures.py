@@ -67,8 +67,8 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
     with drawing(ax, WIDTH, max(1.6, 0.95 + 0.27 * len(gaps))) as axes:
         axes.axvline(0, color=ink(FIRM), linewidth=0.8, zorder=2)
         farthest = 0.02
-        for row, one in enumerate(gaps):
-            gap = one.gap
+        for row, each in enumerate(gaps):
+            gap = each.gap
             if gap.value is None or gap.low is None or gap.high is None:
                 axes.text(
                     0, row, " not known yet", va="center", color=ink(FIRM), fontsize=_SMALL, parse_math=False
@@ -78,7 +78,7 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
             axes.hlines(row, gap.low, gap.high, color=colour, linewidth=2.2, zorder=3)
             axes.plot(gap.value, row, "o", color=colour, markersize=5.5, zorder=4)
             farthest = max(farthest, abs(gap.low), abs(gap.high))
-        axes.set_yticks(range(len(gaps)), [f"{short_name(one.name)}  {_share(one)}" for one in gaps])
+        axes.set_yticks(range(len(gaps)), [f"{short_name(each.name)}  {_share(each)}" for each in gaps])
         for tick in axes.get_yticklabels():
             tick.set_parse_math(False)
         axes.set(ylim=(len(gaps) - 0.4, -0.6), xlim=(-1.08 * farthest, 1.08 * farthest))
@@ -87,7 +87,7 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _points(value)))
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
-        levels = {one.gap.level for one in gaps if one.gap.level is not None}
+        levels = {each.gap.level for each in gaps if each.gap.level is not None}
         if len(levels) == 1:
             words = f"{level_percent(levels.pop())} confidence sequences"
             axes.set_title(words, loc="right", color=ink(FIRM), fontsize=_SMALL)
@@ -101,7 +101,7 @@ def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
         if path.observations:
             drawn.append((f"evidence-{alarm.name}", _described(path, alarm), plot_evidence(path, alarm)))
     if state.gaps:
-        shown = [f"{printable(one.name, 60)} {gap_text(one.gap)}" for one in state.gaps]
+        shown = [f"{printable(each.name, 60)} {gap_text(each.gap)}" for each in state.gaps]
         text = "Confidence sequences of confidence minus the share of positive labels, around zero"
         drawn.append(("gaps", as_sentences(text, *shown), plot_gaps(state.gaps)))
     if window is not None:
@@ -137,5 +137,5 @@ def _points(value: float) -> str:
     return "0" if abs(value) < 1e-9 else shown
 
 
-def _share(one: Gap) -> str:
-    return "" if one.share is None else f"({one.share:.0%})"
+def _share(each: Gap) -> str:
+    return "" if each.share is None else f"({each.share:.0%})"

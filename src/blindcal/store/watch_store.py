@@ -208,14 +208,14 @@ class WatchStore(Store):
             [
                 StoredReply(
                     kind="anchor",
-                    query=one.number,
+                    query=asked.number,
                     queries=0,
                     attempts=0,
-                    answer=one.answer,
-                    body=msgspec.json.encode({"anchor": one.anchor, "up": one.up}).decode(),
+                    answer=asked.answer,
+                    body=msgspec.json.encode({"anchor": asked.anchor, "up": asked.up}).decode(),
                 )
-                for one in answers
-                if one.number >= known
+                for asked in answers
+                if asked.number >= known
             ]
         )
 

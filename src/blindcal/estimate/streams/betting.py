@@ -314,7 +314,7 @@ def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, ma
     values, spread = _at_nodes(table[None])[0], _at_nodes(draws).std(axis=0)
     claim = CurveClaim(curve=np.interp(EDGES, _NODES, values), width=np.interp(EDGES, _NODES, spread))
     tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]])
-    depends = np.stack([np.interp(MID_P, EDGES, one) for one in label_dependence(tables)])
+    depends = np.stack([np.interp(MID_P, EDGES, slope) for slope in label_dependence(tables)])
     negatives, positives = of.by_label(draws)
     # what the bets would see if a refit were true, with its own distribution of confidences
     off = positives - (negatives + positives) * np.interp(MID_P, EDGES, claim.curve)
@@ -332,12 +332,12 @@ def _at_nodes(tables: FloatArray) -> FloatArray:
 
 
 def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> ShareClaim:
-    mass, draws = (np.add(*of.by_label(one)) for one in (fit.population, fit.draws))
+    mass, draws = (np.add(*of.by_label(table)) for table in (fit.population, fit.draws))
     rates = positive_rates(MID_P, noise, max_shift)
     share, drawn = mass @ rates, draws @ rates
     spread = drawn.std(axis=0)
     changed = [positive_rates(change(MID_P), noise, max_shift) for change in QUESTION_DISTORTIONS]
-    others = np.stack([mass @ one for one in changed])
+    others = np.stack([mass @ rate for rate in changed])
     ratios = share_ratios(share, others)
     depends = (ratios[..., 1] - ratios[..., 0]) / BINS
     factors = _factors((drawn - share) @ depends.T, np.abs(depends) @ spread, missed)
