@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Literal, Self, TypeAlias
 
 from blindcal.atomic_write import writing
@@ -183,33 +181,24 @@ def _reader(path: Path) -> sqlite3.Connection:
     """A connection that only reads.
 
     SQLite creates files beside one with a write-ahead log even to read it. Where it cannot, as on read-only
-    media, a file without a log is complete; one with a log, as after a crash, is copied into memory.
+    media, a file without a log is complete; one with a log, as after a crash, is refused.
     """
     address = f"{path.resolve().as_uri()}?mode=ro"
     with ExitStack() as unless_well:
         db = sqlite3.connect(address, uri=True, isolation_level=None)
         unless_well.callback(db.close)
+        log = path.with_name(path.name + "-wal")
         try:
             db.execute("SELECT 1 FROM sqlite_master")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            path.open("rb").close()  # the system knows better why a file cannot be read
+            unwritable = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            if not unwritable or (log.exists() and log.stat().st_size):
                 raise
         else:
             unless_well.pop_all()
             return db
-    path.open("rb").close()  # the system knows better why a file cannot be read
-    log = path.with_name(path.name + "-wal")
-    if not log.exists() or not log.stat().st_size:
-        return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
-    with TemporaryDirectory() as folder:
-        copy = Path(folder) / path.name
-        shutil.copyfile(path, copy)
-        shutil.copyfile(log, copy.with_name(log.name))
-        with closing(sqlite3.connect(copy, isolation_level=None)) as source:
-            source.execute("PRAGMA journal_mode=DELETE")  # moves the log into the file
-            db = sqlite3.connect(":memory:", isolation_level=None)
-            source.backup(db)
-    return db
+    return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
 
 
 def in_use(path: Path) -> bool:
@@ -257,7 +246,7 @@ _REMEDIES = {
     sqlite3.SQLITE_IOERR: f"check the disk and the folder; {_GOES_ON}",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: use a copy of it, or audit into another folder",
     sqlite3.SQLITE_READONLY: "copy the folder to a place that can be written to, and use the copy",
-    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and can be written to",
+    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and can be written to, or use a copy of it",
 }
 
 
