@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from answering import LETTERS, audited, greedy, serving, write_choices
-from blindcal.asking.controls import Control, ControlAnswer, Controls, bias_lost
+from blindcal.asking.controls import Control, ControlAnswer, Controls, forced_in_vain
 from blindcal.asking.job import Job, request_numbers
+from blindcal.auditing.conclude import check_steadiness
 from blindcal.auditing.item_sample import grown
-from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.design import answer_design
 from blindcal.endpoints.query_format import TokenQuestion
@@ -86,15 +86,15 @@ def test_controls_force_each_answer_in_turn_and_repeat_all_biases(job: Job) -> N
 
 
 def _heard(place: int, answer: int, wanted: int) -> ControlAnswer:
-    return ControlAnswer(Control(carrier=place, nth=0, item=0, forces=wanted), place, place, answer)
+    return ControlAnswer(Control(carrier=place, nth=0, item=0, forces=wanted), place, answer)
 
 
 def test_a_bias_that_stops_acting_is_noticed() -> None:
     """Forced answers that come out otherwise raise the alarm; invalid ones do not count."""
     good = [_heard(k, k % 3, k % 3) for k in range(100)]
-    assert bias_lost(good) is None
+    assert not forced_in_vain(good)
     bad = [_heard(100 + k, 0, 1 + k % 2) for k in range(10)]
-    assert bias_lost([*good, *bad]) == 100
+    assert forced_in_vain([*good, *bad]) == bad
     assert not any(one.wrong for one in (_heard(0, INVALID, 1), good[5]))
 
 

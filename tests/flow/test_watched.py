@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blindcal.asking.controls import Control, ControlAnswer, bias_lost
+from blindcal.asking.controls import lost_since
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.errors import UnfitError
@@ -149,21 +149,14 @@ def test_noise_is_estimated_and_allowed_for(items: Path, tmp_path: Path) -> None
     assert any("answers are noisy" in text for text in steady.notes)
 
 
-def _forced(wrong: list[bool]) -> list[ControlAnswer]:
-    return [
-        ControlAnswer(Control(carrier=k, nth=0, item=k, forces=1), k, k, int(not bad))
-        for k, bad in enumerate(wrong)
-    ]
-
-
 def test_the_alarm_is_rare_at_a_few_flips_and_certain_if_the_bias_is_ignored() -> None:
     """200 runs of 200 forced queries: 3% wrong hardly ever ends a run, one half always does, soon."""
     rng = np.random.default_rng(0)
-    false = sum(bias_lost(_forced(list(rng.random(200) < 0.03))) is not None for _ in range(200))
+    false = sum(lost_since(rng.random(200) < 0.03) is not None for _ in range(200))
     assert false <= 2
     begun = []
     for _ in range(100):
-        result = bias_lost(_forced([*(rng.random(50) < 0.03), *(rng.random(50) < 0.5)]))
-        assert result is not None
-        begun.append(result)
+        since = lost_since([*(rng.random(50) < 0.03), *(rng.random(50) < 0.5)])
+        assert since is not None
+        begun.append(since)
     assert 45 <= np.median(begun) <= 55

@@ -114,7 +114,6 @@ class ControlAnswer:
     """An answered control query; ``after`` is the run's number of answers by then."""
 
     control: Control
-    place: int
     after: int
     answer: int
 
@@ -131,15 +130,15 @@ class ControlAnswer:
 
 def stored_controls(store: Store) -> list[ControlAnswer]:
     """The answered control queries of a run, in the order of answering."""
-    return [_as_answer(reply, place) for place, reply in enumerate(store.replies("control"))]
+    return [_as_answer(reply) for reply in store.replies("control")]
 
 
-def _as_answer(reply: StoredReply, place: int) -> ControlAnswer:
+def _as_answer(reply: StoredReply) -> ControlAnswer:
     assert reply.body is not None
     assert reply.answer is not None
     about = msgspec.json.decode(reply.body)
     control = msgspec.convert({**about["control"], "carrier": reply.query, "nth": reply.nth}, Control)
-    return ControlAnswer(control, place, about["after"], reply.answer)
+    return ControlAnswer(control, about["after"], reply.answer)
 
 
 class Controls:
@@ -195,17 +194,16 @@ class Controls:
 
     def record(self, reply: StoredReply) -> None:
         """Take a stored reply into account; raises `UnfitError` if the bias has stopped acting."""
-        answer = _as_answer(reply, len(self._answers))
+        answer = _as_answer(reply)
         self._answers.append(answer)
         self._by_carrier.setdefault(reply.query, []).append(answer)
         self.check()
 
     def check(self) -> None:
         """Raise `UnfitError` if the bias has stopped acting, unless the run is forced."""
-        since = None if self._force else bias_lost(self._answers)
-        if since is None:
+        forced = [] if self._force else forced_in_vain(self._answers)
+        if not forced:
             return
-        forced = [answer for answer in self._answers[since:] if answer.forced]
         wrong = sum(answer.wrong for answer in forced)
         raise UnfitError(
             f"logit_bias acted in the probe but no longer does: since about answer {forced[0].after + 1:,}, "
@@ -217,8 +215,8 @@ class Controls:
         )
 
 
-def bias_lost(answers: Iterable[ControlAnswer]) -> int | None:
-    """The place of the control query from which on too many forced answers are wrong, or ``None``."""
+def forced_in_vain(answers: Iterable[ControlAnswer]) -> list[ControlAnswer]:
+    """The forced answers since too many of them are wrong; none if the bias acts."""
     forced = [answer for answer in answers if answer.forced]
     since = lost_since(answer.wrong for answer in forced)
-    return None if since is None else forced[since].place
+    return [] if since is None else forced[since:]

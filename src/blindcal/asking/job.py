@@ -1,16 +1,25 @@
-"""What a run asks: its items, the question about them, and the rounds of its design."""
+"""Open a run, and what it asks: its items, the question about them, and the rounds of its design."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
-from blindcal.asking.governor import FinalOutcome
+from blindcal.asking.governor import FinalOutcome, Governor
+from blindcal.asking.run_context import RunContext
+from blindcal.atomic_write import writing
+from blindcal.endpoints.address import Address
+from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
+from blindcal.endpoints.refusals import Accepted
+from blindcal.errors import FileError
 from blindcal.records import (
     INVALID,
     POSITIVE,
@@ -24,11 +33,48 @@ from blindcal.records import (
     Usage,
 )
 from blindcal.store.run_file import StoredReply
-from blindcal.store.run_store import UNASKED, AnswerArray, Store
+from blindcal.store.run_store import RUN_FILE, UNASKED, AnswerArray, Store
 from blindcal.text import printable
+
+StoreT = TypeVar("StoreT", bound=Store)
 
 ALL_INVALID = 50
 NOT_THERE = "an answer that the item does not have"
+KEPT = "every answer so far is kept; run the same again to continue"
+
+
+@contextlib.asynccontextmanager
+async def opened_run(
+    folder: Path,
+    address: Address,
+    run: RunContext,
+    store_type: type[StoreT],
+    accepted: Accepted | None = None,
+) -> AsyncIterator[tuple[StoreT, Governor]]:
+    """Open a run file and an endpoint; if nothing was asked before an error, no file is left."""
+    with writing(folder):
+        begun = (folder / RUN_FILE).exists()
+    if run.endpoint is None:
+        address.check_key(begun=begun)
+    with store_type.open(folder / RUN_FILE) as store:
+        asked = run.endpoint or HttpEndpoint(address)
+        if isinstance(asked, HttpEndpoint):
+            noted = msgspec.convert(store.note("accepted"), Accepted | None)
+            asked.accepted = noted or accepted or Accepted()
+        try:
+            yield store, Governor(asked, run, store, kept=KEPT)
+        finally:
+            await asked.close()
+
+
+@contextlib.contextmanager
+def answers_kept() -> Iterator[None]:
+    """Add to a `FileError` that no answer is lost."""
+    try:
+        yield
+    except FileError as error:
+        kept = "every answer is kept; run the same again to write the files, without asking anything"
+        raise FileError(error.message, remedy=f"{error.remedy}; {kept}") from error
 
 
 class NumberedItems(Protocol):

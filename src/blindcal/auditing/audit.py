@@ -14,8 +14,7 @@ from typing import Unpack
 
 from blindcal.asking.ask_design import ask_design
 from blindcal.asking.controls import Controls
-from blindcal.asking.job import Job
-from blindcal.asking.opened_run import opened_run
+from blindcal.asking.job import Job, opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.conclude import conclude
 from blindcal.auditing.prepare import ReadyAudit, prepare

@@ -1,4 +1,4 @@
-"""Turn the answers of a run into the result of the audit and its files."""
+"""Turn the answers of a run into the result of the audit and its files; how steady its endpoint was."""
 
 from __future__ import annotations
 
@@ -12,20 +12,31 @@ import msgspec
 import numpy as np
 
 from blindcal.asking.ask_design import RunOutcome
-from blindcal.asking.opened_run import answers_kept
+from blindcal.asking.controls import ControlAnswer, forced_in_vain, stored_controls
+from blindcal.asking.job import answers_kept, asking_order, request_numbers
 from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import ReadyAudit
-from blindcal.auditing.steadiness_check import check_steadiness
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.findings import AnswerMargins, Findings
+from blindcal.estimate.noise import ControlCounts, NoiseEstimate, drift_test, estimate_noise, forced_noise
 from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS
-from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, Message
+from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, IntArray, Message, Round
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.results.result import RESULT_FILE, AnswerCounts, AuditResult, Example, ShownProbabilities, Spend
+from blindcal.report.sentences import with_sentences
+from blindcal.results.result import (
+    RESULT_FILE,
+    AnswerCounts,
+    AuditResult,
+    Example,
+    ServerName,
+    ShownProbabilities,
+    Spend,
+    Steadiness,
+)
 from blindcal.results.tables import ANSWERS_FILE, write_answers
-from blindcal.store.run_store import Store
+from blindcal.store.run_store import UNASKED, AnswerArray, Store
 from blindcal.text import encodable, printable
 
 EXAMPLE_CHARACTERS = 20_000
@@ -160,3 +171,113 @@ def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep
         temperature=temperature,
         about=None if about == PLAIN else about,
     )
+
+
+def check_steadiness(
+    store: Store, labels: IntArray, answered: AnswerTable, jitter: float, *, slack: int, at_once: int = 1
+) -> tuple[Steadiness, NoiseEstimate]:
+    """The steadiness of an endpoint, and the noise of its answers.
+
+    ``jitter`` is the noise in the probe; at most ``slack`` queries were under way, ``at_once`` per request.
+    """
+    controls, rounds = stored_controls(store), store.rounds()
+    answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds, at_once)
+    counts, repeats = _control_counts(controls, rounds, answers)
+    noise = (
+        estimate_noise(labels, answered, repeats, counts, jitter)
+        if answered.biases is None
+        else forced_noise(counts, jitter)
+    )
+    lost = forced_in_vain(controls)
+    steadiness = Steadiness(
+        queries=places.size,
+        controls=counts,
+        flip_rate=noise.flip_rate,
+        jitter=noise.jitter,
+        drift=drift_test(*_in_order(labels, rounds, answers, at_once)),
+        bias_lost=lost[0].after + 1 if lost else None,
+        served=_served(store, places),
+    )
+    return with_sentences(steadiness, slack), noise
+
+
+def count_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
+    """The counts of a run's control queries so far, and the models that its replies name."""
+    rounds = store.rounds()
+    answers = store.answers(0, sum(map(len, rounds)))
+    return _control_counts(stored_controls(store), rounds, answers)[0], _served(store, _places(rounds, 1))
+
+
+def _places(rounds: list[Round], at_once: int) -> IntArray:
+    places, first = [np.empty(0, np.int64)], 0
+    for asked in rounds:
+        place = np.empty(len(asked), np.int64)
+        place[asking_order(first, asked, at_once)] = np.arange(len(asked))
+        places.append(first + 1 + place)
+        first += len(asked)
+    return np.concatenate(places)
+
+
+def _in_order(
+    labels: IntArray, rounds: list[Round], answers: AnswerArray, at_once: int
+) -> tuple[IntArray, list[AnswerTable], list[IntArray]]:
+    tables, requests, first = [], [], 0
+    for asked in rounds:
+        order, own = asking_order(first, asked, at_once), answers[first : first + len(asked)]
+        order = order[own[order] != UNASKED]
+        table = AnswerTable(
+            asked.items, asked.shifts, asked.temperatures, own.astype(np.int64), about=asked.about
+        )
+        tables.append(table.rows(order))
+        requests.append(request_numbers(asked, at_once)[order])
+        first += len(asked)
+    if any(table.about is not None for table in tables):
+        labels, tables = _as_two_answers(labels, tables)
+    return labels, tables, requests
+
+
+def _as_two_answers(labels: IntArray, rounds: list[AnswerTable]) -> tuple[IntArray, list[AnswerTable]]:
+    """Make every query an item: is the answer the one it is about (the right one if plain), or not?"""
+    right, tables, first = [np.empty(0, np.int64)], [], 0
+    for table in rounds:
+        label = labels[table.items]
+        about = label if table.about is None else np.where(table.about == PLAIN, label, table.about)
+        right.append((about == label).astype(np.int64))
+        same = np.where(table.answers == INVALID, INVALID, table.answers == about).astype(np.int64)
+        items = first + np.arange(len(table))
+        tables.append(AnswerTable(items, table.shifts, table.temperatures, same))
+        first += len(table)
+    return np.concatenate(right), tables
+
+
+def _control_counts(
+    controls: list[ControlAnswer], rounds: list[Round], answers: AnswerArray
+) -> tuple[ControlCounts, AnswerTable]:
+    forced = [control for control in controls if control.forced]
+    again = [control for control in controls if control.control.forces is None and control.answer != INVALID]
+    again = [control for control in again if answers[control.control.again] not in (INVALID, UNASKED)]
+    queries = np.array([control.control.again for control in again], np.int64)
+    second = np.array([control.answer for control in again], np.int64)
+    shifts = np.concatenate([np.empty(0), *(asked.shifts for asked in rounds)])
+    items = np.concatenate([np.empty(0, np.int64), *(asked.items for asked in rounds)])
+    repeated = AnswerTable(items[queries], shifts[queries], np.zeros(queries.size), second)
+    disagreed = int((answers[queries] != second).sum())
+    wrong = sum(control.wrong for control in forced)
+    return ControlCounts(len(forced), wrong, len(again), disagreed), repeated
+
+
+def _served(store: Store, places: IntArray) -> tuple[ServerName, ...]:
+    rows, names = store.served(), []
+    for number, name in enumerate(store.served_names(), 1):
+        own = places[rows[rows[:, 1] == number, 0]]
+        if own.size:
+            names.append(
+                ServerName(
+                    model=name.model,
+                    fingerprint=name.fingerprint,
+                    answers=own.size,
+                    first=int(own.min()),
+                    last=int(own.max()),
+                )
+            )
+    return tuple(sorted(names, key=lambda name: name.first))

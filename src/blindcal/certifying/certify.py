@@ -22,11 +22,10 @@ import numpy as np
 from blindcal.asking.ask_design import RunOutcome, ask_design
 from blindcal.asking.controls import Controls
 from blindcal.asking.governor import Governor
-from blindcal.asking.job import Job
-from blindcal.asking.opened_run import opened_run
+from blindcal.asking.job import Job, opened_run
 from blindcal.asking.run_context import INTERRUPTED, RunContext, RunOptions, Stopped, blocking
+from blindcal.auditing.conclude import count_controls
 from blindcal.auditing.prepared import AskedSettings
-from blindcal.auditing.steadiness_check import count_controls
 from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import (
     CertifyDesign,

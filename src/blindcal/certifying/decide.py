@@ -26,17 +26,16 @@ from blindcal.asking.controls import (
     Controls,
     ask_forced,
     bias_ignored,
-    bias_lost,
+    forced_in_vain,
     stored_controls,
     unknown_names,
 )
 from blindcal.asking.governor import GovernedEndpoint, Governor
-from blindcal.asking.job import Job
-from blindcal.asking.opened_run import answers_kept, opened_run
+from blindcal.asking.job import Job, answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
+from blindcal.auditing.conclude import count_controls
 from blindcal.auditing.prepared import AskedSettings, Prepared
-from blindcal.auditing.steadiness_check import count_controls
 from blindcal.design import make_round
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.items.catalogue import open_items
@@ -274,7 +273,7 @@ def _conclude(
     items: Items, certified: CertifiedEndpoint, outcome: RunOutcome, folder: Path, prices: Prices | None
 ) -> DecisionResult:
     store, certificate = certified.store, certified.certificate
-    if bias_lost(stored_controls(store)) is not None:
+    if forced_in_vain(stored_controls(store)):
         certified.doubt("logit_bias stopped acting during the run")
     if certified.force:
         certified.check_names(store.served_names())

@@ -21,8 +21,7 @@ from scipy.special import logit
 from blindcal.asking.ask_design import ask_design
 from blindcal.asking.controls import NAMELESS, unknown_names
 from blindcal.asking.governor import GovernedEndpoint, Governor, LimitTooLowError
-from blindcal.asking.job import Job
-from blindcal.asking.opened_run import answers_kept
+from blindcal.asking.job import Job, answers_kept
 from blindcal.asking.run_context import INTERRUPTED, RunContext, Stopped
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.design import make_round

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Unpack
 
-from blindcal.asking.opened_run import opened_run
+from blindcal.asking.job import opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepared import AskedSettings
