@@ -11,7 +11,6 @@ from blindcal.auditing.audit import audit
 from blindcal.cli import options
 from blindcal.cli.console import print_stage
 from blindcal.cli.result_summary import print_result
-from blindcal.endpoints import local_model as local
 from blindcal.endpoints import local_model as models
 from blindcal.items import catalogue
 from blindcal.items.record_files import as_line
@@ -33,7 +32,7 @@ from blindcal.settings import Settings
     default=Path("runs/demo"),
     help="Folder of the run; a run in it is continued.",
 )
-@options.field("port", local.ServerSettings, default=8177)
+@options.field("port", models.ServerSettings, default=8177)
 def command(n: int, seed: int, out: Path, port: int) -> None:
     """Audit a small real model on this machine: no key, no cost, a few minutes.
 
@@ -46,10 +45,9 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
       pip install 'blindcal[local]'
       blindcal demo
     """
-    local.check_ready(port)  # before anything is downloaded or written
-    with local.serve(
-        models.installed_model() or pull_with_progress(), local.ServerSettings(port=port)
-    ) as served:
+    models.check_ready(port)  # before anything is downloaded or written
+    model = models.installed_model() or pull_with_progress()
+    with models.serve(model, models.ServerSettings(port=port)) as served:
         items = out / "questions.jsonl"
         with atomic_write(items) as draft:
             draft.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n)))

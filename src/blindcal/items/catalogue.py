@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from blindcal.items.record_files import (
     has_reader,
     numbered_records,
     plain,
-    read_records,
 )
 from blindcal.items.record_format import WORDS_FIELD, RecordFormat
 from blindcal.text import listed, printable
@@ -71,7 +70,7 @@ class DataSet:
             raise InputError("{data_dir}: no such folder", options={"data_dir": str(folder)})
         for pattern in self.files:
             if paths := [path for path in sorted(folder.glob(pattern)) if has_reader(path)]:
-                return chain.from_iterable(map(read_records, paths))
+                return (record for path in paths for _, record in numbered_records(path))
         raise InputError(
             "{data_dir}: holds none of the set's files; blindcal looks for "
             f"{', '.join(self.files)} ({', '.join(READERS)}, .gz)",
@@ -211,7 +210,7 @@ def open_items(source: str | Path, reading: RecordFormat | None = None, *, label
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:
     """The first ``n`` of the questions that ship with the package."""
     # The field is called `family`, not `group`: items of a group count as repeats of one thing.
-    return islice(read_records(Path(__file__).with_name("builtin.jsonl.gz")), n)
+    return (record for _, record in islice(numbered_records(Path(__file__).with_name("builtin.jsonl.gz")), n))
 
 
 def hub_records(hosted: str) -> Iterator[Record]:

@@ -9,14 +9,14 @@ are free text, and cannot be audited.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, lettered
-from blindcal.items.record_files import UNREADABLE, Record, decode, json_lines, read_records
+from blindcal.items.record_files import UNREADABLE, Record, decode, json_lines, numbered_records
 from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
 from blindcal.records import Message
 from blindcal.text import encodable, printable
@@ -52,39 +52,35 @@ class LoggedQuestion:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def log_records(path: Path, reading: RecordFormat) -> Iterator[Record] | None:
+def log_records(path: Path, reading: RecordFormat) -> list[Record] | None:
     """The questions of a log as records of items; ``None`` if the file is no log."""
     questions = _inspect_questions if _is_inspect(path) else _harness_questions if _is_harness(path) else None
-    return None if questions is None else _records(path, questions(path, reading), reading)
-
-
-def _records(path: Path, questions: Iterable[LoggedQuestion], reading: RecordFormat) -> Iterator[Record]:
+    if questions is None:
+        return None
     try:
-        yield from item_records(list(questions), reading.answers)
+        return item_records(list(questions(path, reading)), reading.answers)
     except InputError as error:
         raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
 
 
-def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = ()) -> Iterator[Record]:
+def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = ()) -> list[Record]:
     """Questions as records of items; ``named`` are the answers that the user sets."""
     words: tuple[str, ...] = ()
     if not named and any(not each.choices and not each.answers for each in questions):
         words = _target_words(questions)
-    for each in questions:
-        own = {name: value for name, value in each.fields.items() if name not in _RESERVED}
-        record = {"id": each.id, "label": each.target, "question": each.question, **own, **_prompt(each)}
-        if not each.choices and not named:
-            record[ANSWERS_FIELD] = list(each.answers or words)
-        yield record
+    return [_item_record(each, () if named else each.answers or words) for each in questions]
 
 
-def _prompt(each: LoggedQuestion) -> Record:
+def _item_record(each: LoggedQuestion, answers: tuple[str, ...]) -> Record:
+    own = {name: value for name, value in each.fields.items() if name not in _RESERVED}
+    record = {"id": each.id, "label": each.target, "question": each.question, **own}
     *before, last = each.messages
     if not each.choices:
         alone = not before and last.role in ("user", "prompt")
         messages = [asdict(message) for message in each.messages]
-        return {"prompt": last.content} if alone else {"messages": messages}
-    record: Record = {CHOICES_FIELD: list(each.choices)}
+        named = {ANSWERS_FIELD: list(answers)} if answers else {}
+        return {**record, **({"prompt": last.content} if alone else {"messages": messages}), **named}
+    record[CHOICES_FIELD] = list(each.choices)
     if before:  # instructions and examples stay, and the question is asked as without them
         asked = QUESTION_TEMPLATE.replace("{choices}", lettered(each.choices))
         last = Message("user", asked.replace("{question}", each.question))
@@ -242,7 +238,7 @@ def _harness_questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion
             options={"api": "completions"},
         )
     samples: dict[str, Record] = {}
-    for record in read_records(path):
+    for _, record in numbered_records(path):
         samples.setdefault(str(record.get("doc_id")), record)  # the first of several filters
     questions, scored = [], []
     for number, sample in enumerate(samples.values(), 1):
@@ -286,12 +282,10 @@ def _harness_question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
 
 
 def _harness_messages(given: Any) -> tuple[Message, ...]:
-    if isinstance(given, list):  # a chat, as JSON text
-        (given,) = given
-        return tuple(
-            Message(str(message["role"]), encodable(message["content"])) for message in json.loads(given)
-        )
-    return (Message("prompt", encodable(given)),)
+    if not isinstance(given, list):
+        return (Message("prompt", encodable(given)),)
+    (chat,) = map(json.loads, given)
+    return tuple(Message(str(message["role"]), encodable(message["content"])) for message in chat)
 
 
 def _right(target: Any, options: tuple[str, ...]) -> int:

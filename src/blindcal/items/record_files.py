@@ -24,10 +24,6 @@ UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error)
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    return (record for _, record in numbered_records(path))
-
-
 def numbered_records(path: Path) -> Numbered:
     """Iterate over the records of a file, each with its place."""
     at = "the start"

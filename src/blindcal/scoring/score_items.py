@@ -1,11 +1,6 @@
 """Score files: the probabilities that an audit has to estimate, written batch by batch, surviving a crash.
 
-For two answers, its columns are ``id``, ``label``, ``p`` (pair semantics: the first spellings), ``p_max`` and
-``p_sum`` (all spellings; METHOD 1), ``mass`` (the share of all probability on the targets), the logprob of
-each target as ``text|token id``, the pair first, and ``asked``. For more, it is a choice file with ``id``,
-the logprobs as ``logit_<answer>`` (empty if the item lacks the answer), ``label`` (from 0), ``mass``,
-``tokens`` (ids) and ``asked``, a digest of prompt and model: a file is continued only with the same ones, and
-``audit --oracle`` checks them.
+The help of ``blindcal score`` lists the columns.
 """
 
 from __future__ import annotations
