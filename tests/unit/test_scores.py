@@ -1,13 +1,10 @@
-"""Score files: CSV and Parquet, gzip, and files that are not what they should be."""
+"""Score, logit and choice files: what is read, and what is refused by row and column."""
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import numpy as np
-import pyarrow  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 from scipy.special import expit
 
@@ -15,31 +12,10 @@ from blindcal.errors import InputError
 from blindcal.items.score_files import read_choices, read_scores
 from blindcal.records import Targets, Token
 
-TEXT = "id,label,p\na,0,0.25\nb,1,1.0\nc,1,1e-7\n"
 
-
-def write(path: Path, text: str | bytes = TEXT) -> Path:
-    data = text.encode() if isinstance(text, str) else text
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
     return path
-
-
-def write_parquet(path: Path, columns: dict[str, list[object]]) -> Path:
-    plain = path.with_name("plain.parquet")
-    pyarrow.parquet.write_table(pyarrow.table(columns), plain)
-    path.write_bytes(gzip.compress(plain.read_bytes()) if path.suffix == ".gz" else plain.read_bytes())
-    return path
-
-
-@pytest.mark.parametrize("name", ["s.csv", "s.csv.gz", "s.parquet"])
-def test_every_form_reads_alike(tmp_path: Path, name: str) -> None:
-    """CSV and Parquet, plain and gzipped, give the same ids, labels and probabilities."""
-    columns: dict[str, list[object]] = {"id": ["a", "b", "c"], "label": [0, 1, 1], "p": [0.25, 1.0, 1e-7]}
-    path = write_parquet(tmp_path / name, columns) if "parquet" in name else write(tmp_path / name)
-    scores = read_scores(path)
-    assert scores.ids == ("a", "b", "c")
-    assert scores.labels.tolist() == [0, 1, 1]
-    assert scores.p.tolist() == [0.25, 1.0, 1e-7]
 
 
 def test_another_column_can_be_asked_for(tmp_path: Path) -> None:
@@ -94,7 +70,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "message"), BAD)
-def test_bad_files_are_named_with_row_and_column(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_bad_files_are_named_with_row_and_column(tmp_path: Path, text: str, message: str) -> None:
     """The error names the file, the row, the column, the rule and the value."""
     path = write(tmp_path / "bad.csv", text)
     with pytest.raises(InputError, match=message) as caught:
