@@ -81,6 +81,25 @@ async def replayed(
         yield server, endpoint
 
 
+def replies_of(
+    known: Recording,
+    asked: Sequence[Item],
+    requests: Sequence[Request],
+    behaviour: Behaviour | None = None,
+    **address: Any,
+) -> list[Reply]:
+    """The replies of a recorded model to requests that follow each other, over HTTP."""
+
+    async def talk() -> list[Reply]:
+        async with (
+            Server(known, asked, behaviour) as server,
+            HttpEndpoint(Address(server.base_url, known.name, **address), environ={}) as endpoint,
+        ):
+            return [await endpoint.ask(request) for request in requests]
+
+    return asyncio.run(talk())
+
+
 @contextlib.asynccontextmanager
 async def answering(handler: Handler) -> AsyncIterator[str]:
     """The base URL of a server with a handler of the test's own."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +12,13 @@ from scipy.special import softmax
 from scipy.stats import chisquare
 
 from blindcal.choice_design import choice_round
-from blindcal.endpoints.address import Address
-from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError
-from blindcal.records import INVALID, Item, Message, Reply, Request, Round, Targets
+from blindcal.records import INVALID, Item, Message, Request, Round, Targets
 from blindcal.simulation.recording import Recording
-from misbehaving import Behaviour, Server
+from misbehaving import Behaviour
 from paths import SHARED
+from serving import replies_of
 
 ANSWERS = ("A", "B", "C", "D")
 RNG = np.random.default_rng(5)
@@ -40,19 +37,6 @@ def round_of(count: int, seed: int) -> Round:
     return choice_round(items, CHOICES, rng.normal(0, 2, count), about, rng.gumbel(size=(count, 4)))
 
 
-def served(requests: Sequence[Request], behaviour: Behaviour | None = None) -> list[Reply]:
-    """The replies of a replay over HTTP."""
-
-    async def talk() -> list[Reply]:
-        async with (
-            Server(RECORDING, ITEMS, behaviour) as server,
-            HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
-        ):
-            return [await endpoint.ask(request) for request in requests]
-
-    return asyncio.run(talk())
-
-
 def test_a_bias_on_every_answer_decides_the_greedy_one() -> None:
     """Over HTTP and without a server, the answer is the one with the largest sum of logit and bias."""
     asked = round_of(200, 1)
@@ -64,18 +48,9 @@ def test_a_bias_on_every_answer_decides_the_greedy_one() -> None:
         question.request(ITEMS[i].messages, 0.0, 0.0, biases=b)
         for i, b in zip(asked.items, asked.biases, strict=True)
     ]
-    assert [question.parse(reply).answer for reply in served(requests)] == expected.tolist()
-
-
-def test_the_gumbel_query_has_its_response_curve() -> None:
-    """The share of answers j is exp(-exp(-(s + b))), with s the one-against-the-rest log-odds (METHOD 8)."""
-    rng, count = np.random.default_rng(3), 4000
-    ones, f = np.ones(count, np.int64), softmax(LOGITS[1])[1]
-    for shift in (-1.0, 0.5, 2.0):
-        asked = choice_round(ones, CHOICES, np.full(count, shift), ones, rng.gumbel(size=(count, 4)))
-        hits = int((RECORDING.answers(asked, TARGETS, np.zeros(count)) == 1).sum())
-        p = math.exp(-math.exp(-(math.log(f / (1 - f)) + shift)))
-        assert chisquare([hits, count - hits], [count * p, count * (1 - p)]).pvalue > 1e-4
+    assert [
+        question.parse(reply).answer for reply in replies_of(RECORDING, ITEMS, requests)
+    ] == expected.tolist()
 
 
 def test_draws_follow_the_softmax() -> None:
@@ -92,7 +67,8 @@ def test_draws_follow_the_softmax() -> None:
 
 def test_logprobs_are_those_of_all_answers() -> None:
     """The list has every token with its share."""
-    (reply,) = served([Request(ITEMS[1].messages, top_logprobs=10)], Behaviour(logprobs=True))
+    request = Request(ITEMS[1].messages, top_logprobs=10)
+    (reply,) = replies_of(RECORDING, ITEMS, [request], Behaviour(logprobs=True))
     assert reply.logprobs is not None
     shown = [math.exp(reply.logprobs[answer]) for answer in ANSWERS]
     assert shown == pytest.approx(softmax(LOGITS[1]), rel=1e-4)

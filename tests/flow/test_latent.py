@@ -372,27 +372,18 @@ def test_the_pvalue_sees_an_error_of_a_twentieth() -> None:
 GOOD: dict[str, Any] = {"labels": [0, 1, 1], "shifts": [0.0, 1.0, -1.0], "answers": [1, 0, 1]}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"labels": []}, "labels: must not be empty"),
-    ({"labels": [0, [1], 1]}, r"labels: must be"),
     ({"shifts": [0.0, NAN, 1.0]}, r"shifts: must be a number, got .*nan.* at position 1"),
     ({"shifts": [0.0, 1.0]}, r"shifts: must be as long as labels \(3\), got 2"),
-    ({"shifts": ["a", "b", "c"]}, r"shifts: must hold numbers, got .*'a'"),
-    ({"answers": [1, 0]}, r"answers: must be as long as labels \(3\), got 2"),
     ({"answers": [1, 0, 0.5]}, r"answers: must be 1 \(positive\), 0 .* or -1 .*, got .*0\.5.* at position 2"),
     ({"temperatures": -1.0}, r"temperatures: must be a finite number of at least 0, got .*-1.* position 0"),
     ({"temperatures": [0.0, np.inf, 1]}, r"temperatures: must be a finite number .* got .*inf.* position 1"),
-    ({"temperatures": [0.0, 1.0]}, r"temperatures: must be as long as labels \(3\), got 2"),
     ({"items": [0, 0, 1]}, r"labels: must be the same for all queries of one item, .* position 0"),
-    ({"items": [0, 1]}, r"items: must be as long as labels \(3\), got 2"),
     ({"items": [0.0, NAN, 1.0]}, r"items: must not be NaN, got .*nan.* at position 1"),
-    ({"groups": ["a", "b"]}, r"groups: must be as long as labels \(3\), got 2"),
     ({"items": [0, 1, 1], "groups": ["a", "b", "c"]}, r"groups: must be the same for all queries of one"),
     ({"jitter": -0.1}, r"jitter: must be a number of at least 0, got -0\.1"),
-    ({"jitter": "guess"}, r"jitter: must be a number of at least 0, got 'guess'"),
     ({"jitter": NAN}, r"jitter: must be a number of at least 0"),
     ({"resamples": 1}, r"resamples: must be 0 or at least 2, got 1"),
-    ({"resamples": -1}, r"resamples: must be a whole number of at least 0, got -1"),
     ({"resamples": 10.5}, r"resamples: must be a whole number of at least 0, got 10\.5"),
-    ({"bins": 0}, r"bins: must be a whole number of at least 1, got 0"),
     ({"level": 95}, r"level: must be strictly between 0 and 1, got 95"),
 ]
 
@@ -407,17 +398,14 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
 def test_bad_arguments_of_a_fit_are_named() -> None:
     """So are those of its methods."""
     fit = bc.latent(**GOOD)
-    wrong: Any = 2.5
     calls: list[tuple[Callable[[], object], str]] = [
         (lambda: fit.at(bins=0), "bins: must be a whole number of at least 1, got 0"),
-        (lambda: fit.at(bins=wrong), "bins: must be a whole number"),
         (lambda: fit.at(level=1.0), "level: must be strictly between 0 and 1, got 1.0"),
         (lambda: fit.at(level=NAN), "level: must be strictly between 0 and 1, got nan"),
         (lambda: fit.curve_at([0.5, 1.5]), r"f: must be a number in \[0, 1\], got .*1\.5.* at position 1"),
         (lambda: fit.expected_cost(0, 1), "cost_fp, cost_fn: must be positive, got 0 and 1"),
         (lambda: fit.next_precision(1.0, 10), "threshold: must be strictly between 0 and 1, got 1.0"),
         (lambda: fit.next_precision(0.5, 0), "decisions: must be a whole number of at least 1, got 0"),
-        (lambda: fit.choose_threshold(), "give exactly one of precision, recall"),
         *(
             (lambda t=t: fit.operating_at(t), "thresholds: must lie strictly between 0 and 1")
             for t in ([0.0], [0.5, 1.0], [NAN], [[0.5]])

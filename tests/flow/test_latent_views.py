@@ -223,19 +223,8 @@ def test_findings_are_what_the_tables_say() -> None:
 def test_a_repr_fits_on_one_line() -> None:
     """It names the class, what it rests on and what came out, and holds no array."""
     labels, p = generate(1200, 1)
-    answered = asked(labels, p)
-    rows = labels[answered.items], answered.shifts, answered.answers
-    fit = fitted(labels, answered, resamples=0)
-    reprs = {
-        "LatentFit": fit,
-        "BlindResult": bc.blind(labels, np.arange(1200) % 5 / 5, labels),
-        "BlindResult(2 items, 2 bins, ECE nan": bc.blind([1, 0], [0.5, 0.5], [-1, -1], bins=2),
-        "BinnedCalibration(1,200 items, 8 bins, ECE ": bc.binned_ece(labels, p, 8),
-        "Counts(12,000,000,000 items, ": bc.Counts.of(*rows, counts=np.full(1200, 10**7)),
-        "Simulation(blind, 1,200 items, 2 audits, error ": bc.simulate("blind", labels, p, repeats=2),
-    }
-    for start, value in reprs.items():
-        assert repr(value).startswith(start)
+    fit = fitted(labels, asked(labels, p), resamples=0)
+    assert repr(fit) == f"LatentFit(1,200 items, 1,200 queries, ECE {float(fit.ece):.4f})"
+    for value in (bc.blind([1, 0], [0.5, 0.5], [-1, -1], bins=2), bc.binned_ece(labels, p, 8)):
         assert "\n" not in repr(value)
         assert len(repr(value)) < 120
-    assert repr(fit) == f"LatentFit(1,200 items, 1,200 queries, ECE {float(fit.ece):.4f})"

@@ -13,15 +13,20 @@ import pytest
 from markupsafe import Markup
 
 from blindcal.auditing.audit import audit
-from blindcal.estimate.findings import Findings
+from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import UNNAMED, estimate
+from blindcal.items.question_files import load
 from blindcal.methods import METHODS, SIMULABLE
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import Token
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
+from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
 from blindcal.simulation.simulate import simulate
+from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal
+from misbehaving import Behaviour, Server
 from reporting import evidence, population
 from result_schema import schema
 from serving import replaying
@@ -29,34 +34,10 @@ from serving import replaying
 N = 3000
 
 
-def found(method: str, queries: float | None = None) -> tuple[Findings, IntArray, FloatArray]:
-    """The estimates of a method for a population, with its labels and probabilities."""
-    labels, p = population()
-    return estimate(evidence(method, labels, p, queries=queries)), labels, p
-
-
-@pytest.mark.parametrize("method", SIMULABLE)
-def test_gaps_add_up_to_the_ece(method: str) -> None:
-    """The absolute gaps sum to the ECE, and each is its share times predicted minus observed."""
-    some, *_ = found(method)
-    gaps = [one.gap.value for one in some.bins]
-    assert some.ece.value == pytest.approx(sum(abs(gap or 0) for gap in gaps))
-    assert some.leaning.value == pytest.approx(sum(gap or 0 for gap in gaps))
-    for one in some.bins:
-        if method == "blind":
-            assert (one.share, one.predicted, one.observed, one.gap.low) == (None, None, None, None)
-            continue
-        assert one.share is not None
-        if one.share > 0:
-            assert one.predicted is not None
-            assert one.observed is not None
-            assert one.gap.value == pytest.approx(one.share * (one.predicted - one.observed), abs=1e-9)
-            assert one.low - 1e-9 <= one.predicted <= one.high + 1e-9
-
-
 def test_a_latent_result_is_near_the_truth() -> None:
-    """Curve, confidence and operating points of one query per item agree with the hidden probabilities."""
-    some, labels, p = found("latent")
+    """Curve and confidence of one query per item agree with the hidden probabilities."""
+    labels, p = population()
+    some = estimate(evidence("latent", labels, p))
     assert some.curve is not None
     assert some.curve.low is not None
     assert some.curve.high is not None
@@ -73,42 +54,6 @@ def test_a_latent_result_is_near_the_truth() -> None:
         true = np.histogram(p[labels == label], some.confidence.edges)[0] / (labels == label).sum()
         # n = 3000: a share estimated from half the items, one answer each, has a standard error near 0.015
         assert np.abs(np.array(shares) - true).max() < 0.08
-    assert len(some.operating) == 39
-    right = []
-    for row in some.operating:
-        decided = p >= row.threshold
-        truth = (
-            (row.precision, labels[decided].mean()),
-            (row.recall, decided[labels == 1].mean()),
-            (row.accuracy, (decided == (labels == 1)).mean()),
-            (row.positive_rate, decided.mean()),
-            (row.false_positive, (decided & (labels == 0)).mean()),
-            (row.false_negative, (~decided & (labels == 1)).mean()),
-        )
-        assert row.shift == pytest.approx(-np.log(row.threshold / (1 - row.threshold)))
-        for one, true_value in truth:
-            assert one.value is not None
-            assert one.low is not None
-            assert one.high is not None
-            assert 0 <= one.low <= one.value <= one.high <= 1
-            right.append(true_value in one)
-    assert np.mean(right) > 0.85  # 95% intervals, strongly dependent along the threshold
-
-
-def test_face_value_is_taken_exactly() -> None:
-    """Sampling and extraction estimate what follows from their own probabilities, and nothing else."""
-    some, labels, p = found("extraction", 30.0)  # bisected until the probability is exact
-    truth = binned_ece(labels, p, 5)
-    assert some.ece.value == pytest.approx(truth.ece.value, abs=1e-4)
-    assert some.auroc.value is not None
-    order = np.sort(p[labels == 0])
-    wins = np.searchsorted(order, p[labels == 1]).mean() / order.size
-    assert some.auroc.value == pytest.approx(wins, abs=1e-4)
-    half = next(row for row in some.operating if row.threshold == 0.5)
-    assert half.accuracy == some.accuracy
-    assert (some.curve, some.tce.value, some.calibrated_pvalue, some.ece.low) == (None, None, None, None)
-    shares, *_ = found("sampling", 2.0)
-    assert shares.log_loss.value is None  # a share of 0 among positives: infinite, so not a number
 
 
 @pytest.mark.parametrize("method", SIMULABLE)
@@ -119,17 +64,6 @@ def test_nothing_is_made_of_no_answers(method: str) -> None:
     assert some.ece.value is None
     assert some.ece_if_invalid == (0.0, 1.0)
     assert [one.gap.value for one in some.bins] == [None] * 5
-
-
-def test_a_brief_estimate_leaves_out_what_parts_do_not_show() -> None:
-    """Brief estimates agree with full ones and have no curve, no operating points and no parts."""
-    labels, p = population(300)
-    known = evidence("latent", labels, p, parts=["a"] * 300)
-    full, brief = estimate(known), estimate(known, brief=True)
-    assert (brief.ece, brief.bins, brief.accuracy) == (full.ece, full.bins, full.accuracy)
-    assert (brief.curve, brief.operating, brief.costs, brief.parts) == (None, (), (), ())
-    assert full.operating
-    assert len(full.parts) == 1
 
 
 def test_parts_with_few_groups_are_marked_and_not_compared() -> None:
@@ -242,3 +176,48 @@ def test_all_invalid_ends_with_a_result_and_an_error(items: Path, tmp_path: Path
     assert one.counts.invalid > 0
     page = Markup((tmp_path / "run" / "report.html").read_text()).striptags()
     assert "Nothing can be said about its calibration: not one of" in page
+
+
+# Sums of spellings by thresholds: numbers of our own make greedy answers follow all of them
+
+
+def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
+    """Two spellings of each word, of which the likeliest says something else than the sum."""
+    n, rng = 900, np.random.default_rng(0)
+    s = rng.normal(0.4, 1.5, n)
+    f = 1 / (1 + np.exp(-s))
+    labels = (rng.random(n) < 1 / (1 + np.exp(-0.5 * s))).astype(int)  # overconfident
+    path = tmp_path / "items.jsonl"
+    rows = ({"prompt": f"Is {k} so? Yes or No.", "label": int(y)} for k, y in enumerate(labels))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # three tokens for Yes with equal weight, one for No: the greedy answer is off by log 3
+    tokens = (Token(1, "Yes"), Token(2, " Yes"), Token(3, "yes"), Token(4, "No"))
+    logits = np.column_stack([*([s - np.log(3)] * 3), np.zeros(n)])
+    items = list(load(path))
+    names = tuple(item.id for item in items)
+    known = Recording("replay", names, tokens, logits, logits.max(axis=1) - 12, np.zeros(n, np.int64))
+    with running(Server(known, items, Behaviour())) as server:
+        settings = Settings(
+            model="replay",
+            base_url=server.base_url,
+            method="latent",
+            semantics="sum",
+            queries=2,
+            positive_ids=(1, 2, 3),
+            negative_ids=(4,),
+            resamples=100,
+        )
+        result, again = (audit(path, settings, out=tmp_path / "run") for _ in range(2))
+    assert result.semantics == "sum"
+    assert result.ece == again.ece
+    assert float(binned_ece(labels, f).ece) in result.ece
+    assert result.accuracy.value == pytest.approx(((s >= 0) == (labels == 1)).mean(), abs=0.05)
+    with Store.read(tmp_path / "run" / RUN_FILE) as store:
+        assert all((asked.temperatures == 1).all() for asked in store.rounds())
+
+
+@pytest.mark.parametrize("method", ["blind", "extraction"])
+def test_methods_that_read_exact_thresholds_refuse_it(method: str) -> None:
+    """Answers that follow a sum are noisy, which their estimators do not allow for."""
+    with pytest.raises(InputError, match=f"semantics: {method} reads exact thresholds"):
+        Settings(model="m", method=method, semantics="sum")

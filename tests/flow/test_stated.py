@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.endpoints.free_text import INSTRUCTION, ask_confidence
-from blindcal.endpoints.query_format import STATED_TOKENS, ConfidenceQuestion
+from blindcal.endpoints.free_text import INSTRUCTION
+from blindcal.endpoints.query_format import ConfidenceQuestion
 from blindcal.errors import BlindcalError, UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import SETS
 from blindcal.items.question_files import load
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
@@ -33,46 +32,6 @@ pytestmark = pytest.mark.usefixtures("no_page")
 
 N = 120
 SAID = INSTRUCTION.replace("{positive}", "Yes").replace("{negative}", "No")
-
-
-# The wording
-
-
-@pytest.mark.parametrize(
-    ("prompt", "kept"),
-    [
-        ("Passage: it is.\nQuestion: is it?\nAnswer Yes or No.", "Passage: it is.\nQuestion: is it?"),
-        ("Is the answer correct? Reply only with Yes or No.", "Is the answer correct?"),
-        ("Is it? Please respond with 'yes' or 'no'", "Is it?"),
-        ("Is it odd?\n\nAnswer with Yes or No only!\n", "Is it odd?"),
-        ("Is it odd? Yes or No?", "Is it odd? Yes or No?"),  # a question, which the instruction answers
-        ("Answer Yes or No: is it odd?", "Answer Yes or No: is it odd?"),  # not at the end
-        ("Is it odd? Answer Yes or Nothing.", "Is it odd? Answer Yes or Nothing."),
-        ("Answer Yes or No.", ""),
-    ],
-)
-def test_a_plea_for_one_word_makes_room_for_the_instruction(prompt: str, kept: str) -> None:
-    """A last sentence that wants the word alone is replaced; any other prompt is only added to."""
-    system = Message("system", "Answer Yes or No.")
-    asked = ask_confidence((system, Message("user", prompt)), ("Yes", "No"))
-    assert asked == (system, Message("user", f"{kept}\n{SAID}"))
-
-
-def test_a_stated_question_is_free_text_at_temperature_zero() -> None:
-    """No bias, no draw, room for an answer; what it says counts where a confidence goes with it."""
-    question = ConfidenceQuestion(("True", "False"), "{positive}/{negative} and %?")
-    request = question.request((Message("user", "Is it? Answer True or False."),), 3.0, 0.0, 7)
-    assert request.messages[0].content == "Is it?\nTrue/False and %?"
-    assert (request.logit_bias, request.temperature, request.max_tokens) == ({}, 0.0, STATED_TOKENS)
-    texts = ["True, 80%", "False\nConfidence: 90%", "True", "It depends"]
-    assert [question.parse(Reply(text)).answer for text in texts] == [POSITIVE, NEGATIVE, INVALID, INVALID]
-    found = question.stated(question.parse(Reply(text)).text for text in texts)
-    np.testing.assert_allclose(found.p, [0.8, 0.1, np.nan, np.nan])
-    assert found.reasons == {"no confidence": 1, "no answer": 1}
-    assert question.parse(Reply("a\x1b[2J\nb")).text == "a\\x1b[2J\nb"
-
-
-# Over HTTP
 
 
 @pytest.fixture

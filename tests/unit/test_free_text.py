@@ -78,16 +78,11 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "answer"), YES_OR_NO)
-def test_the_answer_is_found(text: str, answer: str) -> None:
-    """Wherever it stands, and whatever other words stand around it."""
-    found = parse_free_text(text, ["Yes", "No"])
-    assert (found.answer, found.reason) == (["Yes", "No"].index(answer), "")
-
-
-@pytest.mark.parametrize(("text", "answers", "answer"), OTHERS)
-def test_other_answers_and_languages(text: str, answers: list[str], answer: str) -> None:
-    """Letters, other languages with their quotes, and an answer that contains another."""
+@pytest.mark.parametrize(
+    ("text", "answers", "answer"), [*((text, ["Yes", "No"], answer) for text, answer in YES_OR_NO), *OTHERS]
+)
+def test_the_answer_is_found(text: str, answers: list[str], answer: str) -> None:
+    """Wherever it stands, in letters and other languages, and whatever other words stand around it."""
     found = parse_free_text(text, answers)
     assert (found.answer, found.reason) == (list(answers).index(answer), "")
 

@@ -11,18 +11,19 @@ from scipy.stats import binom
 
 from blindcal.endpoints.free_text import ask_confidence, ask_json
 from blindcal.endpoints.query_format import (
+    STATED_TOKENS,
     ConfidenceQuestion,
     FreeTextQuestion,
-    LogprobQuestion,
     QuestionFormat,
     TokenQuestion,
 )
 from blindcal.errors import InputError
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Targets, Token
+from blindcal.query_seeds import query_seeds, uniform_draws
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Request, Targets, Token
+from serving import PAIR, items
 
 WORDS = ("Yes", "No")
 LETTERS = ("A", "B", "C", "D")
-PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 FOUR = Targets((), (), answers=tuple((Token(10 + k, letter),) for k, letter in enumerate(LETTERS)))
 TEXT, JSON, STATED = FreeTextQuestion(WORDS), FreeTextQuestion(WORDS, "json", 64), ConfidenceQuestion(WORDS)
 
@@ -181,46 +182,6 @@ def test_what_would_help_is_named() -> None:
     assert "'joy', 'fear' or 'anger'" in str(FreeTextQuestion(("joy", "fear", "anger")).complaint(9, "Hm"))
 
 
-# Logprobs
-
-
-def logs(**chances: float) -> dict[str, float]:
-    return {text.replace("_", " "): math.log(p) for text, p in chances.items()}
-
-
-def test_logprobs_give_the_likeliest_answer_against_the_rest() -> None:
-    """Spellings with a space count; the article " a" is no letter; the bounds are about the given answer."""
-    question = LogprobQuestion(LETTERS)
-    shown = logs(A=0.1, B=0.2, _B=0.1, C=0.25, D=0.05, _a=0.3)
-    parsed = question.parse(Reply("C", logprobs=shown))
-    assert parsed.answer == 1
-    assert parsed.mass == pytest.approx(0.7)
-    assert parsed.low == pytest.approx(math.log(0.3 / 0.4), abs=1e-4)
-    assert parsed.high == pytest.approx(math.log(0.3 / 0.4), abs=1e-4)
-    assert question.parse(Reply("The", logprobs=logs(The=0.9))).answer == INVALID
-
-
-def test_a_question_asks_for_logprobs_and_for_nothing_else() -> None:
-    """The request has no bias, one token, temperature 0 and as many logprobs as the endpoint shows."""
-    request = LogprobQuestion(WORDS, top=8).request((Message("user", "Is it?"),), 0.0, 0.0, 7)
-    assert (request.top_logprobs, request.max_tokens, request.temperature) == (8, 1, 0.0)
-    assert not request.logit_bias
-    assert request.seed is None
-
-
-def test_the_likelier_answer_is_the_answer() -> None:
-    """Not what was said counts but the sum of the spellings; the text keeps both."""
-    question = LogprobQuestion(WORDS)
-    parsed = question.parse(Reply("No", logprobs=logs(No=0.4, Yes=0.35, _Yes=0.15)))
-    assert (parsed.answer, parsed.text) == (POSITIVE, "No (Yes 0.5, No 0.4)")
-    assert parsed.mass == pytest.approx(0.9)
-    pair = LogprobQuestion(WORDS, "pair").parse(Reply("No", logprobs=logs(No=0.4, Yes=0.35, _Yes=0.15)))
-    assert pair.answer == NEGATIVE
-    neither = question.parse(Reply("The\x1b", logprobs=logs(The=0.9, A=0.05)))
-    assert (neither.answer, neither.low, neither.mass) == (INVALID, None, 0.0)
-    assert neither.text == "The\\x1b (Yes 0, No 0)"
-
-
 # Stated confidence
 
 
@@ -251,17 +212,72 @@ def test_a_confidence_is_about_the_answer_that_is_given(
 
 
 @pytest.mark.parametrize(
-    ("prompt", "kept"),
+    ("words", "prompt", "kept"),
     [
-        ("Which?\nA. x\nD. y\nAnswer:", "Which?\nA. x\nD. y"),
-        ("Which? A. x\nAnswer with the letter of the right option only.", "Which? A. x"),
-        ("Which?\nD. answer by letter", "Which?\nD. answer by letter"),
-        ("Which is it? Please reply with A, B, C or D.", "Which is it?"),
+        (LETTERS, "Which?\nA. x\nD. y\nAnswer:", "Which?\nA. x\nD. y"),
+        (LETTERS, "Which? A. x\nAnswer with the letter of the right option only.", "Which? A. x"),
+        (LETTERS, "Which?\nD. answer by letter", "Which?\nD. answer by letter"),
+        (LETTERS, "Which is it? Please reply with A, B, C or D.", "Which is it?"),
+        (WORDS, "Passage: it is.\nQuestion: is it?\nAnswer Yes or No.", "Passage: it is.\nQuestion: is it?"),
+        (WORDS, "Is the answer correct? Reply only with Yes or No.", "Is the answer correct?"),
+        (WORDS, "Is it? Please respond with 'yes' or 'no'", "Is it?"),
+        (WORDS, "Is it odd?\n\nAnswer with Yes or No only!\n", "Is it odd?"),
+        (WORDS, "Is it odd? Yes or No?", "Is it odd? Yes or No?"),  # a question
+        (WORDS, "Answer Yes or No: is it odd?", "Answer Yes or No: is it odd?"),  # not at the end
+        (WORDS, "Is it odd? Answer Yes or Nothing.", "Is it odd? Answer Yes or Nothing."),
+        (WORDS, "Answer Yes or No.", ""),
     ],
 )
-def test_the_instruction_lists_the_answers(prompt: str, kept: str) -> None:
-    """It takes the place of a request for the letter alone, and no option is taken for one."""
-    (asked,) = ask_confidence((Message("user", prompt),), LETTERS)
-    assert asked.content.startswith(f"{kept}\nAnswer A, B, C or D, and say how confident you are")
-    (own,) = ask_confidence((Message("user", "Which?"),), LETTERS, "One of {answers}, and a percentage.")
-    assert own.content == "Which?\nOne of A, B, C or D, and a percentage."
+def test_the_instruction_takes_the_place_of_a_request_for_the_word(
+    words: tuple[str, ...], prompt: str, kept: str
+) -> None:
+    """A last sentence that wants the word alone is replaced; any other prompt is only added to."""
+    system = Message("system", "Answer Yes or No.")
+    unchanged, asked = ask_confidence((system, Message("user", prompt)), words)
+    assert unchanged == system
+    names = "A, B, C or D" if words == LETTERS else "Yes or No"
+    assert asked.content.startswith(f"{kept}\nAnswer {names}, and say how confident you are")
+
+
+def test_a_stated_confidence_is_asked_for_in_free_text() -> None:
+    """No bias, no draw and room for an answer, with an instruction of the user's own."""
+    question = ConfidenceQuestion(LETTERS, "One of {answers}, and a percentage.")
+    request = question.request((Message("user", "Which?"),), 3.0, 0.0, 7)
+    assert request.messages[0].content == "Which?\nOne of A, B, C or D, and a percentage."
+    assert (request.logit_bias, request.temperature, request.max_tokens) == ({}, 0.0, STATED_TOKENS)
+    assert question.parse(Reply("a\x1b[2J\nb")).text == "a\\x1b[2J\nb"
+
+
+# Seeds
+
+
+def test_a_query_has_the_same_seed_wherever_counting_begins() -> None:
+    """The seed of query q depends on the run's seed and on q alone, and any server takes it."""
+    whole = query_seeds(7, 0, 1000)
+    assert np.array_equal(query_seeds(7, 990, 10), whole[990:])
+    assert whole.min() >= 0
+    assert whole.max() < 2**31
+    assert np.unique(whole).size == whole.size
+    assert not np.isin(query_seeds(8, 0, 1000), whole).any()
+
+
+def test_draws_are_uniform_and_unrelated() -> None:
+    """10^6 draws of two runs: ten equal bins and no correlation, within five standard errors."""
+    n = 10**6
+    one, other = uniform_draws(query_seeds(0, 0, n)), uniform_draws(query_seeds(1, 0, n))
+    counts = np.histogram(one, bins=10, range=(0, 1))[0]
+    assert np.abs(counts - n / 10).max() < 5 * np.sqrt(n * 0.1 * 0.9)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(n)
+    assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 5 / np.sqrt(n)
+
+
+def test_only_sampled_queries_of_a_run_with_a_seed_carry_one() -> None:
+    """A greedy query needs no luck; without a seed nothing is sent that a server might refuse."""
+    messages = items(1)[0].messages
+    assert TokenQuestion(PAIR, seed=3).request(messages, 0.0, 1.0, 5).seed == query_seeds(3, 5, 1)[0]
+    assert (
+        TokenQuestion(PAIR, biased=False, seed=3).request(messages, 0.0, 2.0, 6).seed
+        == query_seeds(3, 6, 1)[0]
+    )
+    assert TokenQuestion(PAIR, seed=3).request(messages, 0.0, 0.0, 5).seed is None
+    assert TokenQuestion(PAIR).request(messages, 0.0, 1.0, 5) == Request(messages, {1: 50.0, 2: 50.0}, 1.0)

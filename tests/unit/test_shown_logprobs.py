@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 from blindcal.endpoints.query_format import LogprobQuestion
 from blindcal.endpoints.replies import FARTHEST, fault_in, shown_answers
-from blindcal.records import INVALID, Reply, Semantics
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Semantics
 
 WORDS = ("Yes", "No")
 YES = ("Yes", " Yes", "yes", " yes", "YES", " YES")
@@ -127,3 +127,36 @@ def test_what_a_short_list_leaves_open_is_bounded(seed: int) -> None:
     assert parsed.low is not None
     assert parsed.high is not None
     assert parsed.low - 1e-4 <= math.log(own / rest) <= parsed.high + 1e-4
+
+
+def test_logprobs_give_the_likeliest_answer_against_the_rest() -> None:
+    """Spellings with a space count; the article " a" is no letter; the bounds are about the given answer."""
+    question = LogprobQuestion(tuple("ABCD"))
+    shown = logs(A=0.1, B=0.2, _B=0.1, C=0.25, D=0.05, _a=0.3)
+    parsed = question.parse(Reply("C", logprobs=shown))
+    assert parsed.answer == 1
+    assert parsed.mass == pytest.approx(0.7)
+    assert parsed.low == pytest.approx(math.log(0.3 / 0.4), abs=1e-4)
+    assert parsed.high == pytest.approx(math.log(0.3 / 0.4), abs=1e-4)
+    assert question.parse(Reply("The", logprobs=logs(The=0.9))).answer == INVALID
+
+
+def test_a_question_asks_for_logprobs_and_for_nothing_else() -> None:
+    """The request has no bias, one token, temperature 0 and as many logprobs as the endpoint shows."""
+    request = LogprobQuestion(WORDS, top=8).request((Message("user", "Is it?"),), 0.0, 0.0, 7)
+    assert (request.top_logprobs, request.max_tokens, request.temperature) == (8, 1, 0.0)
+    assert not request.logit_bias
+    assert request.seed is None
+
+
+def test_the_likelier_answer_is_the_answer() -> None:
+    """Not what was said counts but the sum of the spellings; the text keeps both."""
+    question = LogprobQuestion(WORDS)
+    parsed = question.parse(Reply("No", logprobs=logs(No=0.4, Yes=0.35, _Yes=0.15)))
+    assert (parsed.answer, parsed.text) == (POSITIVE, "No (Yes 0.5, No 0.4)")
+    assert parsed.mass == pytest.approx(0.9)
+    pair = LogprobQuestion(WORDS, "pair").parse(Reply("No", logprobs=logs(No=0.4, Yes=0.35, _Yes=0.15)))
+    assert pair.answer == NEGATIVE
+    neither = question.parse(Reply("The\x1b", logprobs=logs(The=0.9, A=0.05)))
+    assert (neither.answer, neither.low, neither.mass) == (INVALID, None, 0.0)
+    assert neither.text == "The\\x1b (Yes 0, No 0)"
