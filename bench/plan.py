@@ -2,7 +2,7 @@
 
     python bench/plan.py [--repeats 5]
 
-Repeat r draws its items with seed r. Shapes are the named ones and two of real models, smoothed from their
+Repeat r draws its items with seed r. Shapes are the default and two of real models, smoothed from their
 recorded probabilities.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.items.score_files import read_scores
-from blindcal.planning.forecast import PRESETS, Shape, half_width, preset, shape_of_scores
+from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width, shape_of_scores
 from populations import simulated_fit
 
 REAL = {
@@ -54,9 +54,9 @@ class Job:
 
 @lru_cache
 def shape_of(scores: Path, name: str) -> Shape:
-    """A named shape, or one of a real model."""
-    if name in PRESETS:
-        return preset(name)
+    """The default shape, or one of a real model."""
+    if name == OVERCONFIDENT.name:
+        return OVERCONFIDENT
     known = read_scores(scores / REAL[name])
     return shape_of_scores(name, known.labels, known.p)
 
@@ -72,7 +72,7 @@ def main() -> None:
     """Forecast, audit, and record the tables."""
     arguments = options(__doc__, repeats=5)
     scores, seeds = arguments.data / "scores", range(arguments.repeats)
-    names = [*PRESETS, *(name for name, file in REAL.items() if (scores / file).is_file())]
+    names = [OVERCONFIDENT.name, *(name for name, file in REAL.items() if (scores / file).is_file())]
     planned = list(product(names, AUDITS))
     jobs = [Job(scores, name, *audit, seed) for name, audit in planned for seed in seeds]
     widths = np.array(run_all(outcome, jobs, arguments)).reshape(len(planned), -1)

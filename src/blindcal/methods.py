@@ -69,7 +69,6 @@ class Method:
     way: Way = "thresholds"  # what it needs of the endpoint
     tempered: bool = True  # a temperature is sent; if not, the endpoint uses its own
     budgets: tuple[int, ...] = tuple(range(1, 9))  # queries per item in the table of ``reproduce``
-    plan_budgets: tuple[float, ...] = ()  # queries per item that a plan for a half-width compares
     several: SeveralAnswers | None = None  # None if it takes two answers only
     allowed: tuple[Callable[[float], bool], str] | None = None  # test of the queries, and its rule
 
@@ -130,7 +129,6 @@ METHODS: Mapping[str, Method] = {
         biased=False,
         way="logprobs",
         budgets=(),  # the table compares methods with these very probabilities
-        plan_budgets=(1.0,),
         several=SeveralAnswers(lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed), 1.0),
         allowed=(lambda queries: queries <= 1, "logprobs reads each item once at most"),
     ),
@@ -139,7 +137,6 @@ METHODS: Mapping[str, Method] = {
         1.0,
         "K threshold answers per item (logit_bias, T = 0), asked where they tell most",
         lambda spec: LatentDesign(spec.labels, spec.queries, spec.seed, 1.0 if spec.summed else 0.0),
-        plan_budgets=(1.0, 1.5, 2.0, 3.0),
         several=SeveralAnswers(
             lambda spec: GivenAnswerDesign(spec.labels, spec.choices, spec.queries, spec.seed),
             2.0,
@@ -189,7 +186,6 @@ METHODS: Mapping[str, Method] = {
         sampled=True,
         way="temperature",
         budgets=tuple(range(2, 9)),
-        plan_budgets=(2.0, 3.0, 4.0),
         several=SeveralAnswers(
             lambda spec: DrawnAnswersDesign(spec.choices, more_than_plain(spec.queries), spec.seed),
             4.0,
@@ -206,7 +202,6 @@ METHODS: Mapping[str, Method] = {
         tempered=False,
         way="repeated answers",
         budgets=tuple(range(2, 9)),
-        plan_budgets=(2.0, 3.0, 4.0),
         several=SeveralAnswers(
             lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed, greedy=False),
             3.0,

@@ -20,7 +20,7 @@ from blindcal.asking.run_context import OTHER_FILES, Limits
 from blindcal.auditing.audit import audit
 from blindcal.endpoints.http_client import from_exception
 from blindcal.errors import FatalError, InputError
-from blindcal.planning.forecast import preset
+from blindcal.planning.forecast import OVERCONFIDENT
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
@@ -37,7 +37,7 @@ PRICES = Prices(1000.0, 0.0)  # a dollar for a thousand tokens
 
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
-    labels, _ = preset("confident").sample(N, np.random.default_rng(5))
+    labels, _ = OVERCONFIDENT.sample(N, np.random.default_rng(5))
     path = tmp_path / "items.jsonl"
     rng = np.random.default_rng(6)
     with path.open("w") as file:
@@ -48,7 +48,7 @@ def items(tmp_path: Path) -> Path:
 
 
 def serving(items: Path, **behaviour: Any) -> Any:
-    _, p = preset("confident").sample(N, np.random.default_rng(5))
+    _, p = OVERCONFIDENT.sample(N, np.random.default_rng(5))
     return replaying(items, p, **behaviour)
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from blindcal.asking.run_context import Limits
 from blindcal.errors import InputError
-from blindcal.planning.forecast import preset
-from blindcal.planning.plan import Plan, PlanInputs, Throughput, TokenCount, plan_audit, smallest_plans
+from blindcal.planning.forecast import OVERCONFIDENT
+from blindcal.planning.plan import Plan, PlanInputs, TokenCount, items_needed, plan_audit
 from blindcal.prices import Prices
 from blindcal.settings import Settings
 from commanding import blindcal
 from finished_runs import FinishedRuns
 
-INPUTS = PlanInputs(shape=preset("overconfident"), tokens=TokenCount(200), prices=Prices(1.0, 2.0))
+INPUTS = PlanInputs(shape=OVERCONFIDENT, tokens=TokenCount(200), prices=Prices(1.0, 2.0))
 
 
 def planned(*arguments: object) -> Any:
@@ -50,36 +52,34 @@ def test_a_plan_can_be_made_with_and_without_an_event_loop(items: Path) -> None:
     settings = Settings(model="unknown", queries=1.5, sample=200, level=0.9)
 
     async def inside() -> Plan:
-        return plan_audit(items, settings, shape="rare")
+        return plan_audit(items, settings)
 
-    plan = plan_audit(items, settings, shape=preset("rare"))
+    plan = plan_audit(items, settings)
     assert asyncio.run(inside()) == plan
     assert (plan.items, plan.queries, plan.counted, plan.cost) == (200, 300, False, None)
     assert plan.prompt_tokens == 100 * (300 + plan.control_queries + plan.probe_queries)
     assert plan_audit(items, settings, shape=None).half_width is None
 
 
-def test_the_slowest_limit_decides_the_time() -> None:
+@pytest.mark.parametrize(("rpm", "tpm", "seconds"), [(None, None, 3.3), (60, None, 1050), (60, 1000, 12_663)])
+def test_the_slowest_limit_decides_the_time(rpm: int | None, tpm: int | None, seconds: float) -> None:
     """Latency, requests per minute and tokens per minute: whichever lets the least through."""
-    assert Throughput(1.0, 10).seconds(100, 5000) == pytest.approx(10)
-    assert Throughput(1.0, 10, rpm=60).seconds(100, 5000) == pytest.approx(100)
-    assert Throughput(1.0, 10, rpm=60, tpm=1000).seconds(100, 5000) == pytest.approx(300)
+    limits = Limits(concurrency=32, rpm=rpm, tpm=tpm)
+    inputs = replace(INPUTS, shape=None, latency=0.1, limits=limits)
+    assert inputs.plan("latent", 1000, 1.0).seconds == pytest.approx(seconds, rel=0.01)
 
 
-def test_the_smallest_plans_reach_the_half_width_and_hardly_more() -> None:
-    """Every plan reaches it, a tenth fewer items would not, and too few items give no plan."""
-    inputs = PlanInputs(shape=preset("overconfident").with_ece(0.05))
-    plans = smallest_plans(inputs, 0.03, "latent", [1.0, 2.0])
-    assert [plan.queries for plan in plans] == sorted(plan.queries for plan in plans)
-    assert len(plans) == 2
-    for plan in plans:
-        fewer = inputs.plan("latent", round(0.9 * plan.items), plan.queries / plan.items)
-        assert plan.half_width is not None
-        assert fewer.half_width is not None
-        assert plan.half_width <= 0.03 < fewer.half_width
-    assert smallest_plans(INPUTS, 0.01, "latent", most=300) == ()
+def test_the_items_needed_reach_the_half_width_and_hardly_more() -> None:
+    """A tenth fewer items would not reach it, and too few items give none."""
+    n = items_needed(INPUTS, 0.03, "latent", 2.0)
+    assert n is not None
+    widths = [INPUTS.plan("latent", items, 2.0).half_width for items in (n, round(0.9 * n))]
+    assert widths[0] is not None
+    assert widths[1] is not None
+    assert widths[0] <= 0.03 < widths[1]
+    assert items_needed(INPUTS, 0.01, "latent", 1.0, most=300) is None
     with pytest.raises(InputError, match="blind gives no interval; plan with latent"):
-        smallest_plans(INPUTS, 0.03, "blind")
+        items_needed(INPUTS, 0.03, "blind", 1.0)
 
 
 def test_the_command_plans_for_items(items: Path) -> None:
@@ -102,10 +102,11 @@ def test_the_command_plans_for_items(items: Path) -> None:
 
 
 def test_the_command_finds_the_number_of_items() -> None:
-    """A wanted half-width gives numbers of items and queries, the cheapest first."""
-    plans = planned("--half-width", 0.04, "--tokens", 100, "--prices", "1,1")["choices"]
-    assert all(plan["half_width"] <= 0.04 for plan in plans)
-    assert [plan["cost"] for plan in plans] == sorted(plan["cost"] for plan in plans)
+    """A wanted half-width gives the number of items, and the cost of asking them."""
+    plan = planned("--half-width", 0.04, "--tokens", 100, "--prices", "1,1")
+    assert 0.03 < plan["half_width"] <= 0.04
+    assert plan["items"] == plan["queries"]
+    assert plan["cost"] > 0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_the_command_finds_the_number_of_items() -> None:
     [
         (["--half-width", 1], "0<x<1"),
         (["--sample", 200, "--half-width", 0.01], "200 items do not suffice"),
-        (["--shape", "nowhere"], "is none of overconfident"),
+        (["--shape", "nowhere"], "no run and no file"),
         (["--prices", 1], "is not two prices such as 0.15,0.6"),
     ],
 )
@@ -126,7 +127,7 @@ def test_a_wrong_option_is_refused(arguments: list[object], message: str) -> Non
 
 def test_scores_and_runs_serve_as_shapes(finished_runs: FinishedRuns, tmp_path: Path) -> None:
     """A score file gives its shape; a finished run also its method, tokens and number of items."""
-    shape = preset("underconfident")
+    shape = OVERCONFIDENT
     labels, p = shape.sample(300, np.random.default_rng(3))
     scores = tmp_path / "scores.csv"
     rows = (f"{k},{label},{p[k]}\n" for k, label in enumerate(labels))

@@ -21,7 +21,7 @@ from blindcal.auditing.item_sample import grown
 from blindcal.cli import app
 from blindcal.errors import InputError
 from blindcal.methods import make_design
-from blindcal.planning.forecast import preset
+from blindcal.planning.forecast import OVERCONFIDENT
 from blindcal.records import IntArray
 from blindcal.settings import Settings
 from blindcal.simulation.replay import Server
@@ -71,7 +71,7 @@ def test_groups_stay_whole() -> None:
 @pytest.mark.parametrize(("method", "queries"), [("latent", 1.5), ("temperature", 2.0), ("extraction", 2.0)])
 def test_stages_are_asked_one_after_the_other(method: str, queries: float) -> None:
     """A staged design asks the first stage to its end as before it grew, and then only new items."""
-    labels, p = preset("confident").sample(400, np.random.default_rng(0))
+    labels, p = OVERCONFIDENT.sample(400, np.random.default_rng(0))
     first = grown([], 150, labels)
     both = grown(first, 400, labels)
     early, late = (ask(make_design(method, labels, queries=queries, stages=s), p) for s in (first, both))
@@ -94,7 +94,7 @@ def items(tmp_path: Path) -> Path:
 
 
 def truth() -> tuple[IntArray, Any]:
-    return preset("confident").sample(N, np.random.default_rng(5))
+    return OVERCONFIDENT.sample(N, np.random.default_rng(5))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from blindcal.choice_design import more_than_plain
 from blindcal.methods import LEAST_REPEATED, METHODS
-from blindcal.planning.forecast import DEFAULT, MAX_QUERIES, half_width, preset
+from blindcal.planning.forecast import MAX_QUERIES, OVERCONFIDENT, half_width
 from blindcal.probing.findings import Probe
 from blindcal.records import Way
 from blindcal.settings import DEFAULT_BINS, Settings
@@ -80,7 +80,7 @@ class MethodChoice:
             return None
         queries, estimation = min(self._queries(way), MAX_QUERIES), self._settings.estimation
         bins, level = estimation.bins or DEFAULT_BINS, estimation.level
-        return half_width(preset(DEFAULT), METHOD_OF[way], self._n, queries, bins=bins, level=level)
+        return half_width(OVERCONFIDENT, METHOD_OF[way], self._n, queries, bins=bins, level=level)
 
     def _queries(self, way: Way) -> float:
         if self._given is None:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from blindcal.asking.run_context import Limits
 from blindcal.cli import options
-from blindcal.cli.console import print_field, print_table
+from blindcal.cli.console import print_field
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS, SIMULABLE
-from blindcal.planning.forecast import DEFAULT, PRESETS, Shape, preset, shape_of_scores
+from blindcal.planning.forecast import OVERCONFIDENT, Shape, shape_of_scores
 from blindcal.planning.plan import (
     LATENCY,
     Plan,
     PlanInputs,
-    Throughput,
     TokenCount,
     count_tokens,
+    items_needed,
     probe_queries,
-    smallest_plans,
 )
 from blindcal.prices import Prices
 from blindcal.settings import DEFAULT_BINS
@@ -41,12 +41,11 @@ USUAL_ITEMS = 1000
 )
 @click.option(
     "--shape",
-    default=DEFAULT,
-    metavar="SHAPE",
-    help=f"What is assumed about the model: {', '.join(PRESETS)}; the folder of a finished run; or a "
-    "file of scores (id,label,p) or logits.",
+    type=options.PATH,
+    metavar="PATH",
+    help="Folder of a finished run, or file of scores (id,label,p) or logits, of a similar model.  "
+    "[default: an overconfident model]",
 )
-@click.option("--ece", type=options.SHARE, help="ECE to scale the shape to.")
 @click.option(
     "--method",
     type=click.Choice(SIMULABLE),
@@ -58,7 +57,7 @@ USUAL_ITEMS = 1000
     "width",
     type=options.INNER_SHARE,
     metavar="W",
-    help="Half-width of the interval to reach; the plan is then the numbers of items and queries.",
+    help="Half-width of the interval to reach; the number of items is then found, at most --sample.",
 )
 @click.option("--model", help="Model whose tokens are counted and whose list prices are used.")
 @options.fields("template", "answers", "label_field")
@@ -70,26 +69,18 @@ USUAL_ITEMS = 1000
     help="Mean number of tokens per prompt, for plans without a file.",
 )
 @options.prices_option
-@click.option(
-    "--latency",
-    type=options.POSITIVE_NUMBER,
-    metavar="SECONDS",
-    help="Time per reply.  [default: the run's, else 0.6]",
-)
 @options.fields("concurrency", "rpm", "tpm")
 @options.json_option()
 def command(
     items: Path | None,
     sample: int | None,
-    shape: str,
-    ece: float | None,
+    shape: Path | None,
     method: str | None,
     queries: float | None,
     width: float | None,
     model: str | None,
     tokens: float | None,
     given_prices: Prices | None,
-    latency: float | None,
     as_json: bool,
     **chosen: Any,
 ) -> None:
@@ -99,8 +90,7 @@ def command(
     model is like, so a shape is assumed; the folder of an earlier run on a similar model is the best guess,
     and brings its own tokens and seconds per query.
 
-    With --half-width, the command finds the numbers of items and of queries per item that reach it, cheapest
-    first.
+    With --half-width, the command finds the number of items that reaches it.
 
     \b
     Examples:
@@ -111,50 +101,43 @@ def command(
     """
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
-    source = _source(shape)
+    source = _Source() if shape is None else _source(shape)
     method = method or source.method
-    throughput = options.taken(Throughput, chosen)
+    limits = options.taken(Limits, chosen)
     settings = options.chosen_settings(chosen, model=model or "unknown").replace(method=method)
-    bins = settings.estimation.bins
     loaded = None if items is None else open_items(items, settings.prompt)
     several = loaded is not None and bool(loaded.answers)
-    if several and (width is not None or ece is not None):
-        raise click.UsageError(
-            "--half-width and --ece are for two answers: how precise an audit of more is cannot be forecast"
-        )
+    if several and width is not None:
+        raise click.UsageError("--half-width: an interval for more than two answers cannot be forecast")
     if loaded is not None:
         if sample is not None and sample > len(loaded):
             raise click.UsageError(f"--sample {sample:,}: the file holds {len(loaded):,}")
         settings = settings.resolved(len(loaded), loaded.words)
-    assumed = source.shape if ece is None else source.shape.with_ece(ece, bins or DEFAULT_BINS)
-    about: dict[str, Any] = {"shape": assumed.name, "ece": assumed.ece(bins or DEFAULT_BINS)}
+    about: dict[str, Any] = {
+        "shape": source.shape.name,
+        "ece": source.shape.ece(settings.estimation.bins or DEFAULT_BINS),
+    }
     inputs = PlanInputs(
-        shape=None if several else assumed,
-        bins=bins,
+        shape=None if several else source.shape,
+        bins=settings.estimation.bins,
         level=settings.estimation.level,
         tokens=count_tokens(loaded, settings) if loaded else TokenCount(tokens) if tokens else source.tokens,
         prices=options.prices(given_prices, settings),
-        throughput=replace(throughput, latency=latency or source.latency or LATENCY),
+        limits=limits,
+        latency=source.latency or LATENCY,
     )
     given = sample or (loaded and len(loaded))
     n = given or source.items or USUAL_ITEMS
+    queries = queries or METHODS[method].usual_queries(several=several)
     if width is not None:
-        budgets = None if queries is None else [queries]
-        plans = smallest_plans(inputs, width, method, budgets, **({} if given is None else {"most": n}))
-        if not plans:
-            most = queries or METHODS[method].plan_budgets[-1]
-            reached = inputs.plan(method, n, most).half_width
+        needed = items_needed(inputs, width, method, queries, *(() if given is None else (n,)))
+        if needed is None:
+            reached = inputs.plan(method, n, queries).half_width
             raise click.ClickException(
-                f"{n:,} items do not suffice: with {most:g} queries per item they reach a half-width of "
+                f"{n:,} items do not suffice: with {queries:g} queries per item they reach a half-width of "
                 f"{reached:.4f}; plan for more with --sample"
             )
-        if as_json:
-            click.echo(json_line({**about, "choices": [asdict(plan) for plan in plans]}))
-            return
-        _print_shape(about)
-        _print_choices(plans)
-        return
-    queries = queries or METHODS[method].usual_queries(several=several)
+        given = n = needed
     plan = inputs.plan(method, n, queries, probe_queries(several=several))
     if as_json:
         about = {"answers": settings.answer_words} if several else about
@@ -167,36 +150,34 @@ def command(
             words = ", as many as the shape's; give a file of items or --sample N to plan for another number"
     print_field("items", f"{plan.items:,}{words}")
     print_plan(plan, method)
-    known = "" if latency or source.latency else ", assumed"
+    known = "" if source.latency else ", assumed"
     print_field(
         "time",
-        f"about {_duration(plan.seconds)} ({inputs.throughput.concurrency} concurrent requests, "
-        f"{inputs.throughput.latency:.2g} s per reply{known})",
+        f"about {_duration(plan.seconds)} ({limits.concurrency} concurrent requests, "
+        f"{inputs.latency:.2g} s per reply{known})",
     )
     if several:
         print_field("interval", "cannot be forecast for more than two answers; see 'blindcal simulate'")
         return
-    _print_shape(about)
-    width = plan.half_width
+    print_field("if it is", f"{about['shape']}: ECE {about['ece']:.4f}")
     none = "none by this method; latent gives one"
-    print_field("interval", none if width is None else f"+- {width:.4f} at {inputs.level:.0%}")
+    reached = plan.half_width
+    print_field("interval", none if reached is None else f"+- {reached:.4f} at {inputs.level:.0%}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
     """An assumed shape, and what its run or score file adds to a plan."""
 
-    shape: Shape
+    shape: Shape = OVERCONFIDENT
     method: str = "latent"
     items: int | None = None
     tokens: TokenCount | None = None
     latency: float | None = None
 
 
-def _source(name: str) -> _Source:
-    path, shown = Path(name), printable(name, 80)
-    if name in PRESETS:
-        return _Source(shape=preset(name))
+def _source(path: Path) -> _Source:
+    shown = printable(str(path), 80)
     if path.is_file():
         from blindcal.items.score_files import read_scores
 
@@ -204,8 +185,7 @@ def _source(name: str) -> _Source:
         shape = shape_of_scores(printable(path.name, 80), scores.labels, scores.p)
         return _Source(shape=shape, items=scores.labels.size)
     if not path.is_dir():
-        known = ", ".join(PRESETS)
-        raise click.UsageError(f"--shape {shown!r} is none of {known}, and no run or file either")
+        raise click.UsageError(f"--shape {shown!r}: no run and no file")
     from blindcal.results.run import open_run
     from blindcal.store.run_store import RUN_FILE, Store
 
@@ -223,21 +203,6 @@ def _source(name: str) -> _Source:
         tokens=TokenCount(*each, counted=True),
         latency=sum(seconds) / len(seconds) or None,
     )
-
-
-def _print_shape(about: dict[str, Any]) -> None:
-    print_field("if it is", f"{about['shape']}: ECE {about['ece']:.4f}")
-
-
-def _print_choices(plans: tuple[Plan, ...]) -> None:
-    table = [["items", "queries/item", "queries", "cost", "time", "half-width"]]
-    for plan in plans:
-        cost = "?" if plan.cost is None else f"${plan.cost:,.4f}"
-        cells = [f"{plan.items:,}", f"{plan.queries / plan.items:.3g}", f"{plan.queries:,}", cost]
-        table.append([*cells, _duration(plan.seconds), f"{plan.half_width:.4f}"])
-    print_table(table, ">" * 6)
-    if plans[0].cost is None:
-        click.echo("cost unknown: give --prices, and a file of items or --tokens")
 
 
 def print_plan(plan: Plan, method: str) -> None:

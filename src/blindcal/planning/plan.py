@@ -1,32 +1,33 @@
-"""Plans: the queries, cost and precision of an audit, and the smallest audit that reaches a half-width."""
+"""Plans: the queries, cost and precision of an audit, and the items that a half-width takes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from blindcal.asking.run_context import Limits
 from blindcal.endpoints import tokens
 from blindcal.endpoints.free_text import INSTRUCTION, ask_confidence, ask_json
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
-from blindcal.methods import METHODS, SIMULABLE, count_controls, count_queries, method_of
-from blindcal.planning.forecast import DEFAULT, Shape, half_width, preset
+from blindcal.methods import SIMULABLE, count_controls, count_queries, method_of
+from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
 PROBE_QUERIES, CHOICE_PROBE_QUERIES = 170, 240
 """Approximate queries of pilot and probe, with two answers and with more."""
-LATENCY = 0.6  # seconds per reply, assumed if unknown
+LATENCY = 0.6  # seconds per reply, assumed without a run
 
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
+_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +40,6 @@ class TokenCount:
 
     def total(self, queries: int) -> tuple[int, int]:
         return round(self.prompt * queries), round(self.completion * queries)
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Seconds per reply, concurrent queries, and limits on requests and tokens per minute."""
-
-    latency: float = LATENCY
-    concurrency: int = 32
-    rpm: float | None = None
-    tpm: float | None = None
-
-    def seconds(self, queries: int, tokens: float) -> float:
-        """Minimum duration; ``tokens`` is the total over all queries."""
-        waits = [queries * self.latency / self.concurrency]
-        waits += [60 * queries / self.rpm] if self.rpm else []
-        waits += [60 * tokens / self.tpm] if self.tpm else []
-        return max(waits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -92,7 +76,8 @@ class PlanInputs:
     level: float = 0.95
     tokens: TokenCount | None = None
     prices: Prices | None = None
-    throughput: Throughput = Throughput()
+    limits: Limits = field(default_factory=Limits)
+    latency: float = LATENCY  # seconds per reply
 
     def plan(self, method: str, n: int, queries: float, probes: int = PROBE_QUERIES) -> Plan:
         """Plan one audit with about ``probes`` queries before it."""
@@ -114,11 +99,18 @@ class PlanInputs:
             completion_tokens=completion,
             counted=self.tokens is not None and self.tokens.counted,
             cost=None if self.prices is None or self.tokens is None else self.prices.cost(usage),
-            seconds=self.throughput.seconds(run, each * run),
+            seconds=self._seconds(run, each * run),
             half_width=None
             if self.shape is None
             else half_width(self.shape, method, n, queries, bins=bins, level=self.level),
         )
+
+    def _seconds(self, queries: int, tokens: float) -> float:
+        limits = self.limits
+        waits = [queries * self.latency / limits.concurrency]
+        waits += [60 * queries / limits.rpm] if limits.rpm else []
+        waits += [60 * tokens / limits.tpm] if limits.tpm else []
+        return max(waits)
 
 
 def plan_audit(
@@ -126,8 +118,8 @@ def plan_audit(
     settings: Settings,
     *,
     prices: Prices | None = None,
-    throughput: Throughput | None = None,
-    shape: Shape | str | None = DEFAULT,
+    limits: Limits | None = None,
+    shape: Shape | None = OVERCONFIDENT,
 ) -> Plan:
     """Plan an audit without asking anything.
 
@@ -139,11 +131,10 @@ def plan_audit(
         Settings of the audit; ``auto`` is planned as `latent`.
     prices : Prices, optional
         Dollars per million tokens; by default OpenAI's dated list prices of some models, at its own address.
-    throughput : Throughput, optional
-        How fast queries are answered.
-    shape : Shape or str, optional
-        Assumed shape of the model, or its name (see ``blindcal plan``). Without one, or with more than two
-        answers, the precision is not forecast.
+    limits : Limits, optional
+        How many requests are sent at once and per minute.
+    shape : Shape, optional
+        Assumed shape of the model. Without one, or with more than two answers, the precision is not forecast.
     """
     method = settings.assumed_method
     loaded = open_items(items, settings.prompt)
@@ -153,12 +144,12 @@ def plan_audit(
     if several or method not in SIMULABLE:  # what a model will state in words cannot be forecast
         shape = None
     inputs = PlanInputs(
-        shape=preset(shape) if isinstance(shape, str) else shape,
+        shape=shape,
         bins=settings.bins,
         level=settings.estimation.level,
         tokens=count_tokens(loaded, settings),
         prices=settings.list_prices if prices is None else prices,
-        throughput=throughput or Throughput(),
+        limits=limits or Limits(),
     )
     return inputs.plan(method, n, settings.queries, probe_queries(several=several) if settings.probed else 0)
 
@@ -194,36 +185,23 @@ async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     return TokenCount(each / CHARACTERS_A_TOKEN, longest)
 
 
-def smallest_plans(
-    inputs: PlanInputs,
-    width: float,
-    method: str,
-    budgets: Iterable[float] | None = None,
-    most: int = _MOST,
-) -> tuple[Plan, ...]:
-    """Find the smallest audit with this half-width for each number of queries per item; fewest queries first.
-
-    ``budgets`` are these numbers, by default the method's. No plan has more than ``most`` items.
-    """
+def items_needed(
+    inputs: PlanInputs, width: float, method: str, queries: float, most: int = _MOST
+) -> int | None:
+    """The number of items that reaches this half-width, within a few percent; ``None`` if ``most`` do not."""
     if not method_of(method).fitted:
         raise InputError(f"method: {method} gives no interval; plan with latent")
-    tried = METHODS[method].plan_budgets if budgets is None else budgets
-    plans = [plan for queries in tried if (plan := _smallest(inputs, width, method, queries, most))]
-    return tuple(sorted(plans, key=lambda plan: plan.queries + plan.control_queries))
 
+    def excess(n: int) -> float:
+        forecast = inputs.plan(method, n, queries).half_width
+        assert forecast is not None
+        return forecast / width
 
-def _smallest(inputs: PlanInputs, width: float, method: str, queries: float, most: int) -> Plan | None:
-    from scipy.optimize import brentq  # slow to import, and rarely needed
-
-    def excess(log_n: float) -> float:
-        reached = inputs.plan(method, round(math.exp(log_n)), queries).half_width
-        assert reached is not None
-        return math.log(reached / width)
-
-    low, high = math.log(_LEAST), math.log(max(most, _LEAST + 1))
-    if excess(high) > 0:
-        return None
-    n = _LEAST if excess(low) <= 0 else math.ceil(math.exp(brentq(excess, low, high, xtol=0.01)))
-    while excess(math.log(n)) > 0:
+    n = min(1000, most)
+    for _ in range(_TRIES):  # a half-width falls about as 1 / sqrt(n)
+        n = min(most, max(_LEAST, math.ceil(n * excess(n) ** 2)))
+    while excess(n) > 1:
+        if n == most:
+            return None
         n = min(most, math.ceil(1.01 * n))
-    return inputs.plan(method, n, queries)
+    return n
