@@ -9,16 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.prepared import Prepared
 from blindcal.endpoints.query_format import (
     ANSWER_TOKENS,
-    FreeTextQuestion,
-    TokenQuestion,
 )
 from blindcal.errors import BlindcalError
 from blindcal.items.question_files import load
@@ -28,7 +24,7 @@ from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import Server, running
 from commanding import blindcal
-from serving import PAIR, write_items
+from serving import write_items
 
 N = 120
 
@@ -49,25 +45,6 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
     """A method that reads one token is not asked for a sentence."""
     with pytest.raises(BlindcalError, match=message):
         Settings(model="m", **options)
-
-
-@pytest.mark.parametrize(
-    ("form", "options", "most"),
-    [
-        ("word", {}, 1),
-        ("word", {"max_tokens": 20}, 20),
-        ("sentence", {}, 512),
-        ("json", {}, 64),
-        ("json", {"max_tokens": 20}, 20),
-    ],
-)
-def test_a_prepared_run_knows_its_question(form: Any, options: dict[str, Any], most: int) -> None:
-    """The form that was found decides how answers are read, the settings how long they may be."""
-    settings = Settings(model="m", method="temperature", **options).resolved(N)
-    prepared = Prepared(targets=PAIR, max_shift=50.0, answer_format=form)
-    question = msgspec.convert(msgspec.to_builtins(prepared), Prepared).question(settings)
-    assert isinstance(question, TokenQuestion if form == "word" else FreeTextQuestion)
-    assert question.max_tokens == most
 
 
 # Audits

@@ -178,22 +178,6 @@ def test_the_order_of_the_ways_is_that_of_their_widths() -> None:
     assert all(choice.enough(way) for way in METHOD_OF if way != "temperature")
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, "latent, 1 query per item; better would be logprobs (they are hidden)"),
-        ({"answers": (*"ABCD",)}, "latent, 2 queries per item; better would be logprobs (they are hidden)"),
-    ],
-)
-def test_the_line_names_what_would_be_better(options: dict[str, Any], line: str) -> None:
-    """What was chosen is told with its queries, and so is what the endpoint does not allow."""
-    choice = MethodChoice(Settings(model="x", **options), 1000)
-    found = probed({"logprobs": "they are hidden", "thresholds": "", "temperature": ""})
-    best = choice.best(found)
-    assert best is not None
-    assert choice.line(best, found) == line
-
-
 def test_forecasts_decide_between_kinds_of_draws() -> None:
     """With a number of queries, repeated answers are chosen where their interval is clearly narrower."""
     both: dict[Way, str] = {"temperature": "", "repeated answers": ""}

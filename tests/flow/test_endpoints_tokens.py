@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.prepare import PILOTS, check_semantics, choose_tokens
-from blindcal.auditing.prepared import Prepared
 from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError, MissingExtraError, UnfitError
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.settings import Settings
@@ -249,18 +247,3 @@ def test_only_pairs_of_tokens_are_compared() -> None:
         check_semantics(settings.replace(method="logprobs"))
     check_semantics(Settings(model="m", answers=LETTERS))
     check_semantics(Settings(model="m", semantics="max"))
-
-
-def test_thresholds_sum_spellings_by_noise_of_our_own() -> None:
-    """Only the sum needs it, and only of methods whose own draws would not follow it."""
-    summed = Targets((Token(1, "Yes"), Token(2, "yes")), (Token(3, "No"),), "sum")
-    for method, semantics, noisy in [
-        ("latent", "sum", True),
-        ("latent", "max", False),
-        ("sampling", "sum", False),
-    ]:
-        settings = Settings(model="m", method=method, semantics=semantics, seed=5).resolved(10)
-        targets = Targets(summed.positive, summed.negative, settings.target_semantics)
-        question = Prepared(targets=targets, max_shift=50.0).question(settings)
-        assert isinstance(question, TokenQuestion)
-        assert question.own_noise == (5 if noisy else None)

@@ -21,7 +21,6 @@ from blindcal.cli.probe import command
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
-from blindcal.errors import EndpointError, FatalError
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import ProbeQuestions, probe
@@ -368,19 +367,6 @@ def test_reasoning_model() -> None:
     assert result.queries == 6
 
 
-@pytest.mark.parametrize("fault", ["401", "404"])
-def test_wrong_key_or_model(fault: Any) -> None:
-    """A wrong key or model stops the probe at its first query, as it would stop a run."""
-    with pytest.raises(FatalError):
-        probed(Behaviour(fault=fault))
-
-
-@pytest.mark.parametrize("fault", ["429", "reset"])
-def test_passing_trouble(fault: Any) -> None:
-    """Throttling and resets now and then change nothing in what is found."""
-    assert probed(Behaviour(fault=fault, fault_share=0.2)).verdict == "thresholds"
-
-
 # The command
 
 
@@ -415,13 +401,6 @@ def test_command(asked: str, how: dict[str, Any], code: int, verdict: str) -> No
     assert f"verdict   {verdict}: " in table.output
     assert "'Yes' (1) / 'No' (2)" in table.output
     assert json.loads(printed.output)["verdict"] == verdict
-
-
-def test_command_does_not_wait_for_years(asked: str) -> None:
-    """An endpoint that asks for such a wait is an error at once."""
-    result = ran(asked, fault="429", retry_after="1e9")
-    assert isinstance(result.exception, EndpointError)
-    assert "asks to wait 1,000,000,000 s" in str(result.exception)
 
 
 def test_command_by_hand_and_by_name(asked: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,12 @@ from blindcal.endpoints.free_text import INSTRUCTION
 from blindcal.endpoints.query_format import ConfidenceQuestion
 from blindcal.errors import BlindcalError, UnfitError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.catalogue import SETS
 from blindcal.items.question_files import load
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
-from blindcal.simulation.recording import RecordedTexts, Recording
-from blindcal.simulation.replay import Server, running
+from blindcal.simulation.recording import RecordedTexts
 from commanding import blindcal
-from paths import SHARED
 from serving import replaying, write_items
 
 pytestmark = pytest.mark.usefixtures("no_page")
@@ -48,7 +43,10 @@ def texts() -> dict[str, str]:
 
 
 def serving(items: Path, said: dict[str, str] | None = None, **behaviour: Any) -> Any:
-    spoken = RecordedTexts(texts() if said is None else said, ("Yes", "No"))
+    recorded = items.with_name("texts.csv")
+    with recorded.open("w", newline="") as file:
+        csv.writer(file).writerows([("id", "text"), *(said or texts()).items()])
+    spoken = RecordedTexts.load(recorded, ("Yes", "No"))
     return replaying(items, np.random.default_rng(3).random(N), spoken=spoken, **behaviour)
 
 
@@ -99,30 +97,6 @@ def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_pa
         pytest.raises(UnfitError, match=r"'No, it is not\.'.*try another instruction="),
     ):
         audit(items, settings(server), out=tmp_path / "run")
-
-
-def test_recorded_texts_of_a_real_model_go_through_http(tmp_path: Path) -> None:
-    """A real model's recorded answers, asked for over HTTP, give the ECE that reading the file gives."""
-    recorded = SHARED / "logits" / "qwen__boolq__verbalized.csv.gz"
-    if not recorded.exists():
-        pytest.skip("recorded answers are not here (../shared/logits)")
-    words = SETS["boolq"].words
-    path = tmp_path / "boolq.jsonl"
-    with path.open("w") as file:
-        for record in itertools.islice(SETS["boolq"].records(SHARED / "data"), 120):
-            file.write(json.dumps(record) + "\n")
-    with gzip.open(recorded, "rt", newline="") as rows:
-        said = {row["id"]: row["text"] for row in csv.DictReader(rows)}
-    loaded = load(path, Settings(model="m", template=SETS["boolq"].template).prompt)
-    asked, labels = list(loaded), loaded.labels
-    recording = Recording.from_probabilities([item.id for item in asked], np.full(120, 0.5))
-    with running(Server(recording, asked, spoken=RecordedTexts.load(recorded, words))) as server:
-        found = audit(path, settings(server, template=SETS["boolq"].template), out=tmp_path / "run")
-    p = ConfidenceQuestion(words).stated([said[item.id] for item in asked]).p
-    known = np.isfinite(p)
-    assert found.counts.invalid == int((~known).sum())
-    assert known.mean() > 0.6
-    assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece.value, abs=1e-12)
 
 
 # Another estimator for the same answers

@@ -15,7 +15,6 @@ import pytest
 from blindcal.errors import InputError
 from blindcal.report.watch_figures import plot_evidence
 from blindcal.report.watch_page import ADVICE, WATCH_PAGE, look_line, verdicts, write_watch_page
-from blindcal.report.wording import evidence_text
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from browsing import CONTRAST, Seen, check_numbers, chromium
 from watching import overconfident_result, quiet_result
@@ -88,15 +87,6 @@ def test_what_is_not_tested_is_not_called_quiet(tmp_path: Path) -> None:
     assert changed.raised
     verdict = by_name(changed)["endpoint"]
     assert (verdict.status, verdict.sentence) == ("raised", "Replies name another model.")
-
-
-@pytest.mark.parametrize(
-    ("log", "text"),
-    [(np.log(0.375), "0.375"), (np.log(12345), "12,345"), (5000.0, "10^2171"), (-900.0, "below 0.001")],
-)
-def test_evidence_of_any_size_is_short(log: float, text: str) -> None:
-    """E-values beyond what a float holds are powers of ten."""
-    assert evidence_text(log) == text
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])

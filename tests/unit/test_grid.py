@@ -90,12 +90,3 @@ def test_stacks_of_tables_are_taken_at_once() -> None:
         assert quantity(tables) == pytest.approx(alone, nan_ok=True)
     assert grid.gaps(tables, 7) == pytest.approx(np.stack([grid.gaps(table, 7) for table in tables]))
     assert np.isnan(grid.auroc(tables)).tolist() == [False] * 4 + [True]
-
-
-def test_a_calibrated_table_has_no_error() -> None:
-    """Where each cell's labels are as its confidence says, every error vanishes and the curve is f."""
-    share = np.random.default_rng(0).dirichlet(np.ones(CELLS))
-    table = np.concatenate([share * (1 - MID_P), share * MID_P])
-    assert float(grid.ece(table, 5)) == pytest.approx(0, abs=1e-12)
-    assert float(grid.tce(table)) == pytest.approx(0, abs=1e-12)
-    assert grid.curve(table) == pytest.approx(MID_P)

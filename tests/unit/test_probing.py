@@ -1,4 +1,4 @@
-"""The probe of endpoints in the process, and the flips and jitter that it fits."""
+"""The probe of endpoints in the process, and the jitter that it fits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from blindcal.errors import InputError
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import probe
-from blindcal.probing.response_curve import Observation, Query, bisect, fit
-from blindcal.records import NEGATIVE, POSITIVE, Reply, Request
+from blindcal.probing.response_curve import Observation, Query, fit
+from blindcal.records import Reply, Request
 from serving import PAIR, items
 
 
@@ -88,25 +87,6 @@ def test_what_is_a_caution() -> None:
         assert (result.verdict, "caution" in outcomes) == ("thresholds", True)
     result = asyncio.run(probe(Curve(completion_tokens=16), items(8), PAIR))
     assert outcome(result, "one token out") == "caution"
-
-
-def test_no_items() -> None:
-    """A probe without items is refused."""
-    with pytest.raises(InputError, match="at least one item"):
-        asyncio.run(probe(Coin(0), [], PAIR))
-
-
-def test_bisect_finds_a_flip() -> None:
-    """Bisection finds a flip anywhere in range to the width asked for."""
-    for flip in (-49.0, -16.2, -0.01, 0.0, 3.3, 40.0):
-        asked: list[float] = []
-
-        async def answer(shift: float, flip: float = flip, asked: list[float] = asked) -> int:
-            asked.append(shift)
-            return POSITIVE if shift >= flip else NEGATIVE
-
-        assert asyncio.run(bisect(answer, -50, 50, 0.05)) == pytest.approx(flip, abs=0.026)
-        assert len(asked) <= 14
 
 
 @pytest.mark.parametrize("width", [0.05, 0.3, 1.0])
