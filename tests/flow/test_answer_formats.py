@@ -16,7 +16,6 @@ from blindcal.auditing.audit import audit
 from blindcal.endpoints.query_format import (
     ANSWER_TOKENS,
 )
-from blindcal.errors import BlindcalError
 from blindcal.items.question_files import load
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
@@ -27,24 +26,6 @@ from commanding import blindcal
 from serving import write_items
 
 N = 120
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"answer_format": "poem"}, "answer_format must be one of word, sentence, json"),
-        ({"max_tokens": 0}, "max_tokens must be a whole number from 1 up"),
-        ({"answer_format": "sentence", "method": "latent"}, "latent reads answers of one token"),
-        ({"answer_format": "json", "method": "sampling"}, "sampling reads answers of one token"),
-        ({"answer_format": "json", "method": "verbalized"}, "verbalized asks for a confidence too"),
-        ({"max_tokens": 5, "method": "latent"}, "latent reads answers of one token, not of 5"),
-        ({"reasoning_effort": "low", "api": "completions"}, "a field of the chat API"),
-    ],
-)
-def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
-    """A method that reads one token is not asked for a sentence."""
-    with pytest.raises(BlindcalError, match=message):
-        Settings(model="m", **options)
 
 
 # Audits

@@ -20,7 +20,7 @@ from blindcal.errors import InputError, MissingExtraError, UnfitError
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
-from governed import governed
+from engine import governed
 from misbehaving import Behaviour, Server
 
 VOCABULARY = {"Yes": 5, " Yes": 6, "yes": 7, "No": 8, " no": 9}

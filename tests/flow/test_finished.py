@@ -1,4 +1,4 @@
-"""A finished run read back: the items, answers and fit that the audit had."""
+"""A finished run read back: its items and answers, and one fit from which every command has its numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,20 @@ import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
+from blindcal.estimate.findings import Findings
 from blindcal.items.question_files import load
 from blindcal.records import INVALID
+from blindcal.results.check import check
+from blindcal.results.compare import compare
+from blindcal.results.merge import merge
 from blindcal.results.result import AuditResult
-from blindcal.results.run import open_result, open_run
+from blindcal.results.run import Run, open_result, open_run
 from blindcal.store.run_file import in_use
 from finished_runs import FinishedRun, FinishedRuns
 
 pytestmark = pytest.mark.usefixtures("no_page")
+REFITS = 20
+SURE = 0.975  # each end of a 95% interval holds with this confidence
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +52,6 @@ def test_a_run_is_read_back_as_it_was(made: FinishedRun) -> None:
     assert (asked.answers != INVALID).all()
     above = made.truth[asked.items] >= 1 / (1 + np.exp(asked.shifts))
     assert (asked.answers == above).mean() > 0.99  # a tie at the threshold may fall either way
-
-
-def test_the_fit_is_the_one_behind_the_result(made: FinishedRun) -> None:
-    """Refitted from the run file, estimates equal the result's to the last digit, intervals too."""
-    run = made.opened()
-    fit = run.fit(resamples=20)
-    assert (fit.ece, fit.auroc, fit.accuracy) == (run.result.ece, run.result.auroc, run.result.accuracy)
-    assert run.fit().resampling.size == 1000
 
 
 @pytest.mark.parametrize("name", ["", "run.sqlite", "result.json"])
@@ -127,3 +125,56 @@ def test_items_without_a_value_are_a_part_of_their_own(finished_runs: FinishedRu
     some = replace(run, parts=(None,) * 100 + run.parts[100:])
     assert some.part_names == ("(none)", "cooking", "law", "physics")
     assert some.members("(none)").tolist() == list(range(100))
+
+
+# One fit, on an endpoint that flips 4% of its answers
+
+
+@pytest.fixture(scope="module")
+def noisy(finished_runs: FinishedRuns) -> Run:
+    """An audit whose controls show the flips."""
+    return finished_runs.original("noisy").opened()
+
+
+def test_the_noise_is_read_back(noisy: Run) -> None:
+    """What the run found out about the noise, also which other noise is plausible."""
+    assert noisy.result.steadiness is not None
+    assert noisy.noise.best.flip_rate == pytest.approx(float(noisy.result.steadiness.flip_rate))
+    assert noisy.noise.best.flip_rate > 0
+    assert noisy.noise.plausible
+
+
+def test_the_gate_is_the_result(noisy: Run) -> None:
+    """A limit just above the end of the interval in the result holds, and one just below it does not."""
+    high = noisy.result.ece.high
+    assert high is not None
+    assert high > (replace(noisy.fit(resamples=REFITS), others=()).ece.high or 1.0)
+    for limit, outcome in ((high + 1e-6, "passed"), (high - 1e-6, "undecided")):
+        checked = check(noisy.folder, max_ece=limit, confidence=SURE, resamples=REFITS)
+        assert checked.outcome == outcome
+
+
+def test_all_numbers_of_a_fit_are_those_of_the_result(noisy: Run) -> None:
+    """The fit that is made from the run file gives what the audit gave."""
+    findings = noisy.fit(resamples=REFITS).findings()
+    for field in fields(Findings):
+        if field.name != "parts":
+            assert getattr(findings, field.name) == getattr(noisy.result, field.name), field.name
+
+
+def test_comparisons_thresholds_and_merges_use_the_same_fit(noisy: Run) -> None:
+    """So does the check of parts, where there is one part."""
+    for row in compare(noisy, noisy, resamples=REFITS).differences:
+        assert row.first == row.second == getattr(noisy.result, row.quantity)
+    fit, points = noisy.fit(resamples=REFITS), noisy.result.operating
+    assert fit.operating_at([point.threshold for point in points]) == points
+    wanted = points[20].precision.low
+    assert wanted is not None
+    chosen = fit.choose_threshold(precision=wanted, confidence=SURE)
+    assert chosen.point == fit.operating_at([chosen.point.threshold])[0]
+    assert (chosen.point.precision.low or 0.0) >= wanted
+    merged = merge([noisy], resamples=REFITS)
+    assert (merged.ece, merged.curve, merged.operating) == (noisy.result.ece, noisy.result.curve, points)
+    whole = replace(noisy, parts=("all",) * len(noisy.parts), result=replace(noisy.result, by="topic"))
+    checked = check(whole, max_ece=1.0, confidence=SURE, resamples=REFITS, by_part=True).parts
+    assert {part.part: part.bound for part in checked} == {"all": noisy.result.ece.high}

@@ -22,7 +22,7 @@ from blindcal.errors import EndpointError, InputError, ReplyError, RetryableErro
 from blindcal.prices import Prices
 from blindcal.records import Item, Message, Reply, Request, Targets, Token, Usage
 from blindcal.store.run_store import Store
-from governed import hurried
+from engine import hurried
 
 PRICES = Prices(1000.0, 3000.0)
 QUESTION = TokenQuestion(Targets((Token(1, "Yes"),), (Token(2, "No"),)))

@@ -13,7 +13,6 @@ import pytest
 from markupsafe import Markup
 
 from blindcal.auditing.audit import audit
-from blindcal.errors import InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.evidence import UNNAMED, estimate
 from blindcal.items.question_files import load
@@ -214,10 +213,3 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
     assert result.accuracy.value == pytest.approx(((s >= 0) == (labels == 1)).mean(), abs=0.05)
     with Store.read(tmp_path / "run" / RUN_FILE) as store:
         assert all((asked.temperatures == 1).all() for asked in store.rounds())
-
-
-@pytest.mark.parametrize("method", ["blind", "extraction"])
-def test_methods_that_read_exact_thresholds_refuse_it(method: str) -> None:
-    """Answers that follow a sum are noisy, which their estimators do not allow for."""
-    with pytest.raises(InputError, match=f"semantics: {method} reads exact thresholds"):
-        Settings(model="m", method=method, semantics="sum")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,15 +21,55 @@ import pytest
 from blindcal.asking.run_context import OTHER_FILES
 from blindcal.atomic_write import atomic_write
 from blindcal.auditing.audit import audit
-from blindcal.errors import FileError
+from blindcal.errors import FileError, StoreError
+from blindcal.records import INVALID, Item, Message, Round
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
 from blindcal.simulation.replay import Server
+from blindcal.store.run_file import StoredReply, in_use
+from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, refusal
-from places import small_disk
+from paths import ROOT
 from serving import replaying
 
 N = 60
+
+
+@contextmanager
+def small_disk(at: Path, size: str) -> Iterator[Path]:
+    """A file system of this size, mounted on a new folder; it takes root."""
+    at.mkdir()
+    with _mounted(at, ["-t", "tmpfs", "-o", f"size={size}", "none", str(at)]):
+        yield at
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[Path]:
+    """A path to the same folder where nothing can be written, not even by root."""
+    if os.geteuid() != 0:
+        folder.chmod(0o500)
+        try:
+            yield folder
+        finally:
+            folder.chmod(0o700)
+        return
+    at = folder.with_name(folder.name + "-read-only")
+    at.mkdir()
+    with _mounted(at, ["--bind", str(folder), str(at)]):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(at)], check=True, capture_output=True)
+        yield at
+
+
+@contextmanager
+def _mounted(at: Path, arguments: list[str]) -> Iterator[None]:
+    try:
+        subprocess.run(["mount", *arguments], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(at)], check=True, capture_output=True)
 
 
 @dataclass(frozen=True)
@@ -243,3 +285,82 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
         write(OSError(errno.ENOSPC, "No space left on device"))
     assert path.read_text() == "older"
     assert names(tmp_path) == ["file"]
+
+
+# Runs on media that cannot be written: an archive, another user's folder, a mounted image
+
+
+def begun(path: Path) -> Store:
+    """A run with one round of one query."""
+    store = Store.open(path)
+    store.begin({"model": "m", "items": 1}, [Item("a", 1, (Message("user", "?"),))])
+    store.add_round(Round(np.array([0]), np.array([0.0]), np.array([0.0])))
+    return store
+
+
+def answered(store: Store) -> None:
+    """The answer to that query, on disk."""
+    store._insert([StoredReply(answer=INVALID, text="x")])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a run."""
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def test_a_closed_run_is_read_where_nothing_can_be_written(folder: Path) -> None:
+    """Status and everything else that reads a run needs to write nothing, and leaves nothing."""
+    with begun(folder / RUN_FILE) as store:
+        answered(store)
+    before = sorted(path.name for path in folder.iterdir())
+    with read_only(folder) as there:
+        with Store.read(there / RUN_FILE) as store:
+            assert len(store.answered()) == 1
+        assert not in_use(there / RUN_FILE)
+        shown = blindcal("status", there)
+        assert shown.exit_code == 0, shown.exception
+        assert "1 of 1 queries so far" in shown.output
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_answers_that_a_crash_left_in_the_log_are_never_passed_over(folder: Path) -> None:
+    """After a crash the last answers are in SQLite's log only: where that cannot be read, nothing is."""
+    crash = (
+        "import os, sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; import test_outputs as t;"
+        "t.answered(t.begun(Path(sys.argv[1]))); os._exit(0)"
+    )
+    places = map(str, (Path(__file__).parent, ROOT / "tests"))
+    subprocess.run([sys.executable, "-c", crash, str(folder / RUN_FILE), *places], check=True)
+    assert (folder / f"{RUN_FILE}-wal").stat().st_size
+    with read_only(folder) as there:
+        with Store.read(there / RUN_FILE) as store:
+            assert len(store.answered()) == 1
+        (folder / f"{RUN_FILE}-shm").unlink()
+        with pytest.raises(StoreError, match="copy"):
+            Store.read(there / RUN_FILE)
+
+
+def test_a_run_that_cannot_be_continued_says_so(folder: Path, tmp_path: Path) -> None:
+    """An audit needs to write its run: on read-only media it names the file, the cause and a cure."""
+    begun(folder / RUN_FILE).close()
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"id": "a", "label": 1, "prompt": "?"}\n')
+    with read_only(folder) as there:
+        text = refusal(blindcal("audit", items, "--model", "m", "--base-url", "http://x/v1", "--out", there))
+    assert f"{there / RUN_FILE}.lock: " in text
+    assert "read-only: choose a place that can be written to" in text or "permission denied: change" in text
+
+
+def test_only_what_is_no_database_is_no_run_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the disk says nothing about the file: it is shown as it is."""
+    begun(folder / RUN_FILE).close()
+
+    def fail(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(sqlite3, "connect", fail)
+    with pytest.raises(StoreError, match="disk I/O error") as raised:
+        Store.read(folder / RUN_FILE)
+    assert "not a run file" not in str(raised.value)

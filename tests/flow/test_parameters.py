@@ -17,7 +17,7 @@ from blindcal.endpoints.refusals import SAMPLERS, Accepted, refused
 from blindcal.errors import FatalError, RetryableError, UnsupportedError
 from blindcal.records import Message, Request
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, json_response
-from governed import hurried
+from engine import hurried
 from misbehaving import Behaviour, Server
 from paths import DATA
 from serving import CHAT_YES, Recorder, answering, ask, asking, items, replayed

@@ -28,7 +28,7 @@ from blindcal.records import Item, Message, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
-from governed import governed
+from engine import governed
 from misbehaving import Behaviour, Server
 from serving import PAIR, items, recording
 

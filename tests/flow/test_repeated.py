@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -30,7 +31,6 @@ from blindcal.records import AnswerTable, Message, Reply, Request, Round, Usage
 from blindcal.settings import DesignSettings, Settings
 from blindcal.store.run_store import Store
 from engine import QUICK, ask_all, make_items
-from killing import CONTEXT
 from serving import PAIR
 
 QUESTION = TokenQuestion(PAIR, biased=False, tempered=False)
@@ -262,7 +262,8 @@ def ask_until_killed(folder: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 def test_a_killed_run_loses_at_most_what_is_under_way(tmp_path: Path) -> None:
     """After kill -9 requests are on disk as a whole, and all but the six queries under way are there."""
-    process = CONTEXT.Process(target=ask_until_killed, args=(tmp_path,))
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=ask_until_killed, args=(tmp_path,))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL

@@ -20,20 +20,16 @@ from blindcal.asking.ask_design import HOPELESS, RunOutcome
 from blindcal.asking.run_context import Limits
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, RetryableError, StoreError
 from blindcal.prices import Prices
 from blindcal.records import (
     INVALID,
     AnswerTable,
     Item,
-    Message,
     Progress,
     Reply,
     Request,
     Round,
-    Targets,
-    Token,
 )
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
@@ -116,14 +112,6 @@ def test_every_query_is_asked_once_and_answered_right(tmp_path: Path) -> None:
     again = ran(fake, tmp_path, rounds=2)
     assert (fake.calls, again.usage) == (200, outcome.usage)
     assert again.answered.answers.tolist() == outcome.answered.answers.tolist()
-
-
-def test_the_shift_becomes_a_bias_around_the_offset() -> None:
-    """A query biases the positive side by C + b and the negative one by C, every variant alike."""
-    both = Targets((Token(1, "Yes"), Token(3, " yes")), (Token(2, "No"),), "max")
-    request = TokenQuestion(both, offset=40).request((Message("user", "q"),), -1.5, 0.0)
-    assert request.logit_bias == {1: 38.5, 3: 38.5, 2: 40}
-    assert TokenQuestion(both, biased=False).request((), 0.0, 0.6).logit_bias == {}
 
 
 def test_shifts_stay_inside_the_range_of_the_endpoint(tmp_path: Path) -> None:

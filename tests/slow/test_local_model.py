@@ -31,7 +31,7 @@ from blindcal.scoring.score_items import log_odds
 from blindcal.settings import Settings
 from blindcal.store.run_file import ServedModel
 from certified_runs import certificate, near, ruled, side
-from governed import governed
+from engine import governed
 from hidden import shown
 from serving import model_or_skip
 

@@ -11,7 +11,7 @@ import pytest
 from blindcal.asking.governor import GovernedEndpoint
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError, ReplyError, RetryableError
 from blindcal.records import Message, Reply, Request
-from governed import HurriedGovernor, hurried
+from engine import HurriedGovernor, hurried
 
 DEAD = RetryableError("the connection failed: h: refused")
 

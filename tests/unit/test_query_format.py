@@ -39,6 +39,8 @@ def test_every_answer_has_its_own_bias() -> None:
     assert request.temperature == 0
     assert TokenQuestion(FOUR).request((), 0.0, 0.0).logit_bias == dict.fromkeys(range(10, 14), 50.0)
     assert not TokenQuestion(FOUR, biased=False).request((), 0.0, 1.0, biases=biases).logit_bias
+    both = Targets((Token(1, "Yes"), Token(3, " yes")), (Token(2, "No"),), "max")
+    assert TokenQuestion(both, offset=40).request((), -1.5, 0.0).logit_bias == {1: 38.5, 3: 38.5, 2: 40}
 
 
 @pytest.mark.parametrize(("text", "answer"), [("A", 0), (" D\n", 3), ("c", 2), ("E", INVALID), ("", INVALID)])

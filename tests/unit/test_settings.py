@@ -58,6 +58,15 @@ def test_replacing_leaves_the_rest_alone() -> None:
         ({"method": "latent", "instruction": "x"}, "only verbalized asks in words of its own"),
         ({"method": "verbalized", "estimator": "latent"}, "latent reads answers of one word"),
         ({"estimator": "mle"}, "estimator: must be one of own, latent"),
+        ({"answer_format": "poem"}, "answer_format must be one of word, sentence, json"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number from 1 up"),
+        ({"answer_format": "sentence", "method": "latent"}, "latent reads answers of one token"),
+        ({"answer_format": "json", "method": "sampling"}, "sampling reads answers of one token"),
+        ({"answer_format": "json", "method": "verbalized"}, "verbalized asks for a confidence too"),
+        ({"max_tokens": 5, "method": "latent"}, "latent reads answers of one token, not of 5"),
+        ({"reasoning_effort": "low", "api": "completions"}, "a field of the chat API"),
+        ({"method": "blind", "semantics": "sum"}, "semantics: blind reads exact thresholds"),
+        ({"method": "extraction", "semantics": "sum"}, "semantics: extraction reads exact thresholds"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
