@@ -9,10 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from blindcal.auditing.audit import audit
-from blindcal.cli import app
 from blindcal.items.catalogue import builtin
 from blindcal.items.question_files import load
 from blindcal.items.record_files import as_line
@@ -34,6 +32,7 @@ from blindcal.settings import Settings
 from blindcal.simulation import replay
 from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import generate, simulate
+from commanding import blindcal
 from paths import SHARED
 from serving import OWN_LOGITS
 
@@ -41,14 +40,10 @@ SCORES = "id,label,p\nx,1,0.9\ny,0,0.2\n"
 LOGITS = "id,label,Yes|1, Yes|2,No|3,lse,argmax\nx,1,2.0,1.0,0.5,3.0,1\ny,0,0.1,0.0,0.5,2.0,9\n"
 
 
-def reproduce(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
-
-
-def ok(*arguments: object) -> Result:
-    result = reproduce(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
+def reproduced(*arguments: object) -> str:
+    done = blindcal("reproduce", *arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def source(n: int = 300, seed: int = 0) -> Source:
@@ -91,7 +86,7 @@ def test_again_it_is_bit_identical(tmp_path: Path) -> None:
     written = []
     for jobs in (1, 2):
         out = tmp_path / str(jobs)
-        ok(*few, "--jobs", jobs, "--out", out)
+        reproduced(*few, "--jobs", jobs, "--out", out)
         written.append(
             {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
         )
@@ -124,7 +119,7 @@ def test_what_is_undefined_is_a_dash(tmp_path: Path) -> None:
     (tmp_path / "a__b.csv").write_text("id,label,p\nx,1,0.9\ny,0,0.2\n")
     (tmp_path / "a__b__verbalized.csv").write_text("id,label,text\nx,1,Hm\ny,0,Yes\n")
     rows = ("--method", "verbalized", "--method", "blind", "--method", "extraction", "--seeds", 1)
-    printed = ok(tmp_path / "a__b.csv", *rows, "--budgets", 1, "--out", tmp_path / "out").output
+    printed = reproduced(tmp_path / "a__b.csv", *rows, "--budgets", 1, "--out", tmp_path / "out")
     assert "nan" not in printed
     assert "| verbalized | 100.0% |" in printed
     for name in ("table.md", "cells.csv"):
@@ -224,7 +219,7 @@ def test_what_cannot_be_in_the_table_is_one_line(
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    result = reproduce(*arguments, "--out", "out")
+    result = blindcal("reproduce", *arguments, "--out", "out")
     assert result.exit_code != 0
     assert message in result.output or message in str(result.exception)
 
@@ -234,6 +229,9 @@ def test_files_are_found_and_read(tmp_path: Path) -> None:
     (tmp_path / "a__b.csv").write_text(SCORES)
     (tmp_path / "a__b__verbalized.csv").write_text('id,label,text\nx,1,"Yes, 80%"\ny,0,perhaps\n')
     (tmp_path / "c__d__logits.csv").write_text(LOGITS)
+    # a model's own name may hold two underscores, as ORGANISATION__MODEL does
+    assert sources.names(Path("meta__Llama__boolq__logits.csv.gz")) == ("meta__Llama", "boolq")
+    assert sources.names(Path("gpt-4o__logits.csv")) == ("gpt-4o", "items")
     scored, logits = map(sources.read, sources.find([tmp_path]))
     assert (scored.name, logits.name) == ("a b", "c d")
     assert scored.stated is not None
@@ -248,15 +246,3 @@ def test_files_are_found_and_read(tmp_path: Path) -> None:
     assert scored.probabilities("pair") == pytest.approx([1 / (1 + np.exp(-1))])
     assert scored.probabilities("sum") == pytest.approx([1 / (1 + np.exp(-np.logaddexp(-1, -1.5) - 2))])
     assert np.exp(scored.recording.rest) == pytest.approx([0.2])
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "data"),
-    [
-        ("meta-llama__Llama-3.1-8B__boolq__logits.csv.gz", "meta-llama__Llama-3.1-8B", "boolq"),
-        ("gpt-4o__logits.csv", "gpt-4o", "items"),
-    ],
-)
-def test_the_last_underscores_divide_model_and_set(name: str, model: str, data: str) -> None:
-    """A model's own name may hold two underscores, as ORGANISATION__MODEL does."""
-    assert sources.names(Path(name)) == (model, data)

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from scipy.special import expit
 
-from blindcal.cli import app
 from blindcal.errors import BlindcalError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.score_files import read_scores
 from blindcal.methods import SIMULABLE
 from blindcal.records import Round
 from blindcal.simulation.simulate import generate, log_odds, respond, simulate
+from commanding import blindcal
 from paths import ROOT, SHARED
 from serving import OWN_LOGITS
 
@@ -122,7 +122,7 @@ def test_bad_arguments_are_named(method: str, arguments: dict[str, Any], message
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    return blindcal("simulate", *arguments)
 
 
 def objects(result: Result) -> list[dict[str, Any]]:

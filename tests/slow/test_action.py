@@ -163,21 +163,23 @@ def test_a_model_within_its_limits_passes(job: Job) -> None:
     assert suite.get("failures") == "0"
 
 
-def test_a_model_beyond_a_limit_fails(job: Job) -> None:
-    """The step fails with the status of the check, and the pull request is annotated with the reason."""
-    done = job.run("check", max_ece="0.001", check_options="--resamples 40")
-    assert (done.returncode, job.outputs["check.outcome"]) == (3, "failed")
-    (error,) = printed_annotations(done)
-    assert error.startswith("::error title=")
-
-
-def test_an_undecided_limit_fails_unless_that_is_allowed(job: Job) -> None:
-    """Without enough items to decide, the step fails; an input lets it pass, and the outcome says so."""
-    options = "--resamples 40 --confidence 0.999999"
-    for allowed, status in (("false", 4), ("true", 0)):
-        done = job.run("check", min_accuracy="0.7", check_options=options, allow_undecided=allowed)
-        assert (done.returncode, job.outputs["check.outcome"]) == (status, "undecided"), done.stdout
-        assert printed_annotations(done)[0].startswith("::warning title=")
+@pytest.mark.parametrize(
+    ("limits", "status", "outcome", "annotation"),
+    [
+        ({"max_ece": "0.001"}, 3, "failed", "error"),
+        ({"min_accuracy": "0.7", "allow_undecided": "false"}, 4, "undecided", "warning"),
+        ({"min_accuracy": "0.7", "allow_undecided": "true"}, 0, "undecided", "warning"),
+    ],
+)
+def test_a_limit_that_is_not_kept_fails(
+    limits: dict[str, str], status: int, outcome: str, annotation: str, job: Job
+) -> None:
+    """The step has the status of the check and annotates the reason; undecided limits may be let pass."""
+    sure = " --confidence 0.999999" if outcome == "undecided" else ""
+    done = job.run("check", check_options=f"--resamples 40{sure}", **limits)
+    assert (done.returncode, job.outputs["check.outcome"]) == (status, outcome), done.stdout
+    (shown,) = printed_annotations(done)
+    assert shown.startswith(f"::{annotation} title=")
 
 
 HOSTILE = "$(touch broken) `touch broken` \"; touch broken; ' && touch broken"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,10 +24,6 @@ from blindcal.records import Message
 from blindcal.settings import Settings
 from commanding import blindcal, refusal
 from serving import model_or_skip
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Three tasks of Inspect: two answers, options, and free text.
 INSPECT_TASKS = """
@@ -93,56 +88,11 @@ LM_EVAL_TASKS = """
 """
 
 
-def run_inspect(base_url: str, model: str, folder: Path) -> dict[str, Path]:
-    """The logs of Inspect's tasks by name, with ``.json`` after it for those in JSON."""
-    _run(INSPECT_TASKS, base_url, model, folder)
-    logs = [*folder.glob("eval/*.eval"), *folder.glob("json/**/*.json")]
-    return {path.name.split("_")[1] + path.suffix.replace(".eval", ""): path for path in logs}
-
-
-def run_lm_eval(base_url: str, model: str, folder: Path) -> dict[str, Path]:
-    """The sample logs of the harness by the names of its tasks."""
-    odd = [{"question": f"Is {k} odd?", "answer": k % 2} for k in range(12)]
-    sums = [{"sum": f"{k} + 1", "options": [f"it is {k}", f"it is {k + 1}"], "right": 1} for k in range(3)]
-    for name, rows in (("odd", odd), ("sums", sums)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _write_task(
-        folder, "odd_said", "odd", "generate_until", "exact_match",
-        doc_to_text="{{question}} Yes or No?", doc_to_target="{{['No', 'Yes'][answer]}}",
-        generation_kwargs={"until": ["\n"], "do_sample": False, "max_gen_toks": 4},
-    )  # fmt: skip
-    _write_task(
-        folder, "odd_scored", "odd", "multiple_choice", "acc",
-        doc_to_text="{{question}}\nAnswer:", doc_to_target="answer", doc_to_choice=["no", "yes"],
-    )  # fmt: skip
-    _write_task(
-        folder, "sums_scored", "sums", "multiple_choice", "acc",
-        doc_to_text="What is {{sum}}?\nAnswer:", doc_to_target="right", doc_to_choice="{{options}}",
-    )  # fmt: skip
-    _run(LM_EVAL_TASKS, base_url, model, folder)
-    return {
-        path.name.rpartition("_")[0].removeprefix("samples_"): path for path in folder.glob("*/*/samples_*")
-    }
-
-
-def _write_task(folder: Path, name: str, rows: str, kind: str, metric: str, **more: object) -> None:
-    task = {
-        "task": name,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(folder / f"{rows}.jsonl")}},
-        "test_split": "test",
-        "output_type": kind,
-        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
-        **more,
-    }
-    (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
-
-
-def _run(script: str, base_url: str, model: str, folder: Path) -> None:
+def run(script: str, served: Served, folder: Path) -> None:
     """Run a script in a process of its own, without a network but this machine's."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), base_url, model, str(folder)],
+        [sys.executable, "-c", textwrap.dedent(script), served.base_url, served.model, str(folder)],
         env={**os.environ, **offline, "OPENAI_API_KEY": "none"},
         capture_output=True,
         text=True,
@@ -160,18 +110,67 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def inspect(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Logs that Inspect wrote, by the names of its tasks."""
-    if importlib.util.find_spec("inspect_ai") is None:
-        pytest.skip("Inspect needs: pip install 'blindcal[inspect]'")
-    return run_inspect(served.base_url, served.model, tmp_path_factory.mktemp("inspect"))
+    """Logs that Inspect wrote, by the names of its tasks, with ``.json`` after it for those in JSON."""
+    pytest.importorskip("inspect_ai", reason="Inspect needs: pip install 'blindcal[inspect]'")
+    folder = tmp_path_factory.mktemp("inspect")
+    run(INSPECT_TASKS, served, folder)
+    logs = [*folder.glob("eval/*.eval"), *folder.glob("json/**/*.json")]
+    return {path.name.split("_")[1] + path.suffix.replace(".eval", ""): path for path in logs}
+
+
+#: What the tasks of the harness ask, and the rows that they ask about.
+HARNESS: dict[str, tuple[str, dict[str, object]]] = {
+    "odd_said": (
+        "odd",
+        {
+            "output_type": "generate_until",
+            "doc_to_text": "{{question}} Yes or No?",
+            "doc_to_target": "{{['No', 'Yes'][answer]}}",
+            "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": 4},
+        },
+    ),
+    "odd_scored": (
+        "odd",
+        {"doc_to_text": "{{question}}\nAnswer:", "doc_to_target": "answer", "doc_to_choice": ["no", "yes"]},
+    ),
+    "sums_scored": (
+        "sums",
+        {
+            "doc_to_text": "What is {{sum}}?\nAnswer:",
+            "doc_to_target": "right",
+            "doc_to_choice": "{{options}}",
+        },
+    ),
+}
+ROWS: dict[str, list[dict[str, object]]] = {
+    "odd": [{"question": f"Is {k} odd?", "answer": k % 2} for k in range(12)],
+    "sums": [{"sum": f"{k} + 1", "options": [f"it is {k}", f"it is {k + 1}"], "right": 1} for k in range(3)],
+}
 
 
 @pytest.fixture(scope="module")
 def harness(served: Served, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Logs that lm-evaluation-harness wrote, by the names of its tasks."""
-    if importlib.util.find_spec("lm_eval") is None:
-        pytest.skip("the harness needs: pip install 'lm-eval[api]'")
-    return run_lm_eval(served.base_url, served.model, tmp_path_factory.mktemp("harness"))
+    pytest.importorskip("lm_eval", reason="the harness needs: pip install 'lm-eval[api]'")
+    folder = tmp_path_factory.mktemp("harness")
+    for name, rows in ROWS.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, (rows_of, asked) in HARNESS.items():
+        metric = "exact_match" if name == "odd_said" else "acc"
+        task = {
+            "task": name,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(folder / f"{rows_of}.jsonl")}},
+            "test_split": "test",
+            "output_type": "multiple_choice",
+            "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True}],
+            **asked,
+        }
+        (folder / f"{name}.yaml").write_text(json.dumps(task))  # JSON is YAML
+    run(LM_EVAL_TASKS, served, folder)
+    return {
+        path.name.rpartition("_")[0].removeprefix("samples_"): path for path in folder.glob("*/*/samples_*")
+    }
 
 
 # Inspect
