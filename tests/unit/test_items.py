@@ -281,11 +281,11 @@ def test_records_may_name_the_answers(field: object, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answers", "rule"),
     [
-        ("joy", "answers: must name at least two answers, not 1"),
-        ("joy,,fear", "answers: answer 2 is empty: give each answer a word"),
+        ("joy", "answers: must be 2 to 26, one per letter, not 1: add the others"),
+        ("joy,,fear", "answers: number 2 is empty: fill it in"),
         ("joy,fear,joy", "answers: 'joy' is named twice: give each answer a word of its own"),
         (("no thing", "x", "nothing"), "answers: 'no thing' and 'nothing' differ only by case or spaces"),
-        (",".join(map(str, range(30))), "answers: must be at most 26, one per letter, not 30: leave out"),
+        (",".join(map(str, range(30))), "answers: must be 2 to 26, one per letter, not 30: leave out"),
         ("[1, 2", "answers: must be a list of words such as A,B,C"),
         (7, "answers: must be a list of words such as A,B,C"),
     ],
@@ -385,9 +385,9 @@ def test_choices_with_labels_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"choices": ["x"]}, "field 'choices' must have at least two options, not 1: add the others"),
-        ({"choices": list(range(30))}, "field 'choices': must be at most 26, one per letter, not 30"),
-        ({"choices": ["x", " ", "z"]}, "field 'choices': option 2 is empty: fill it in, or remove it"),
+        ({"choices": ["x"]}, "field 'choices': must be 2 to 26, one per letter, not 1: add the others"),
+        ({"choices": list(range(30))}, "field 'choices': must be 2 to 26, one per letter, not 30"),
+        ({"choices": ["x", " ", "z"]}, "field 'choices': number 2 is empty: fill it in, or remove it"),
         ({"choices": "x or y"}, "field 'choices' must be a list of texts, in CSV as JSON, not 'x or y'"),
         ({"choices": {"text": ["x", "y"]}}, "field 'choices' must be a list of texts"),
         ({"choices": ["x", "y"], "label": 2}, "field 'label' must be a letter from A to B or an index"),

@@ -65,9 +65,7 @@ def command(name: str | None, out: Path | None, n: int | None, **chosen: Any) ->
         return
     if name != catalogue.BUILTIN and n is not None:
         raise InputError(f"--n is for {catalogue.BUILTIN} only, not for {printable(name)}")
-    changed = chosen.pop("changed")
-    given = {name: value for name, value in chosen.items() if value is not None}
-    reading = RecordFormat(**{**given, **changed})
+    reading: RecordFormat = options.chosen_settings(chosen, model="unknown").prompt
     if catalogue.is_name(name) and name != catalogue.BUILTIN and reading.data_dir is None:
         print_stage(f"downloading {printable(name)} from the Hugging Face Hub")
     numbered, reading = catalogue.open_records(name, reading)

@@ -35,14 +35,9 @@ def parse_answers(given: object, name: str = "answers") -> tuple[str, ...]:
     ):
         raise InputError(f"{name}: must be a list of words such as A,B,C, not {printable(str(given), 60)!r}")
     words = tuple(str(word).strip() for word in answers)
-    if len(words) < 2:
-        raise InputError(f"{name}: must name at least two answers, not {len(words)}")
-    if len(words) > MOST_ANSWERS:
-        raise _too_many(name, len(words))
+    _check_texts(words, name)
     seen: dict[str, str] = {}
-    for number, word in enumerate(words, 1):
-        if not word:
-            raise InputError(f"{name}: answer {number} is empty", remedy="give each answer a word")
+    for word in words:
         if (other := seen.setdefault(_folded(word), word)) is not word:
             first, second = (printable(each, 40) for each in (other, word))
             why = "is named twice" if first == second else f"and {second!r} differ only by case or spaces"
@@ -50,11 +45,15 @@ def parse_answers(given: object, name: str = "answers") -> tuple[str, ...]:
     return words
 
 
-def _too_many(name: str, count: int) -> InputError:
-    return InputError(
-        f"{name}: must be at most {MOST_ANSWERS}, one per letter, not {count}",
-        remedy="leave out the least likely ones, or merge them into one such as 'other'",
-    )
+def _check_texts(texts: tuple[str, ...], name: str) -> None:
+    if not 2 <= len(texts) <= MOST_ANSWERS:
+        fewer = "leave out the least likely ones, or merge them into one such as 'other'"
+        raise InputError(
+            f"{name}: must be 2 to {MOST_ANSWERS}, one per letter, not {len(texts)}",
+            remedy="add the others" if len(texts) < 2 else fewer,
+        )
+    if "" in texts:
+        raise InputError(f"{name}: number {texts.index('') + 1} is empty", remedy="fill it in, or remove it")
 
 
 def json_list(text: str) -> Any:
@@ -153,18 +152,8 @@ class Choices:
         if not isinstance(options, list) or not all(isinstance(text, str | int | float) for text in options):
             shown = printable(str(given), 60)
             raise InputError(f"field 'choices' must be a list of texts, in CSV as JSON, not {shown!r}")
-        if len(options) < 2:
-            raise InputError(
-                f"field 'choices' must have at least two options, not {len(options)}",
-                remedy="add the others, or remove the record",
-            )
-        if len(options) > MOST_ANSWERS:
-            raise _too_many("field 'choices'", len(options))
         texts = tuple(encodable(str(text)).strip() for text in options)
-        if "" in texts:
-            raise InputError(
-                f"field 'choices': option {texts.index('') + 1} is empty", remedy="fill it in, or remove it"
-            )
+        _check_texts(texts, "field 'choices'")
         if names and (len(names) != len(texts) or len(set(names)) != len(names)):
             raise InputError("field 'choices' must have one label per text, each a different one")
         return cls(texts, tuple(range(len(texts))), names)

@@ -295,10 +295,15 @@ def _scalar(value: Any, field: str) -> str:
     return encodable(str(value))
 
 
+def has_value(record: Record, field: str) -> bool:
+    """Whether a field is there and not empty; neither ``None`` nor NaN is a value."""
+    value = record.get(field)
+    return value is not None and value != "" and value == value  # NaN differs from itself
+
+
 def optional_text(record: Record, field: str) -> str | None:
     """A field that is text or a number; ``None`` if it is missing or empty."""
-    value = record.get(field)
-    return None if value in (None, "") or value != value else _scalar(value, field)
+    return _scalar(record[field], field) if has_value(record, field) else None
 
 
 def _answer_words(record: Record) -> tuple[str, str] | None:

@@ -35,7 +35,7 @@ from blindcal.items.record_files import (
     numbered_lines,
     unreadable,
 )
-from blindcal.items.record_format import RecordFormat, optional_text
+from blindcal.items.record_format import RecordFormat, has_value, optional_text
 from blindcal.records import UNLABELLED, Arrival, Position
 from blindcal.text import printable, spoken
 
@@ -234,7 +234,7 @@ class ArrivalReader:
         digest = _digest(msgspec.json.encode(item.messages))
         name = digest.hex() if given is None else given
         label, problem = UNLABELLED, ""
-        if _has(record, reading.label_field):
+        if has_value(record, reading.label_field):
             try:
                 label = self._label(record, number)
             except InputError as error:
@@ -268,12 +268,7 @@ class ArrivalReader:
         reading = self._reading
         usual = ("prompt", "messages", "question", CHOICES_FIELD)
         asked = usual if reading.template is None else reading.fields - {reading.id_field}
-        return _has(record, reading.label_field) and not any(name in record for name in asked)
-
-
-def _has(record: Record, field: str) -> bool:
-    value = record.get(field)
-    return value is not None and value != "" and value == value  # NaN differs from itself
+        return has_value(record, reading.label_field) and not any(name in record for name in asked)
 
 
 def _digest(words: bytes) -> bytes:
