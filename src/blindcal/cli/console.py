@@ -8,10 +8,15 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from blindcal.errors import BlindcalError
+from blindcal.text import printable
+
+if TYPE_CHECKING:  # slow to import
+    from blindcal.results.result import Spend
 
 WIDTH = 11
 """Width of the column of names."""
@@ -54,6 +59,22 @@ def print_table(rows: Sequence[Sequence[str]], align: str, *, indent: int = 0) -
     for row in rows:
         cells = (f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True))
         click.echo((" " * indent + "  ".join(cells)).rstrip())
+
+
+def print_spend(spend: Spend, asides: str, *, err: bool = False) -> None:
+    """Print the queries of a run, of which ``asides`` were about no item, their tokens and their cost."""
+    cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
+    tokens = f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out"
+    print_field("queries", f"{spend.queries:,} ({asides}), {tokens}{cost}", err=err)
+    if spend.tokens_estimated:
+        note = "in part estimated: the endpoint reports none, or impossible numbers"
+        print_field("tokens", note, err=err)
+
+
+def print_stopped(why: str | None, *, err: bool = False) -> None:
+    """Print why a run was stopped, if it was."""
+    if why is not None:
+        print_field("stopped", f"{printable(why, 400)}; the same command goes on", err=err)
 
 
 def print_stage(stage: str) -> None:

@@ -12,7 +12,7 @@ from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.decide import decide, decision_folder
 from blindcal.cli import options
-from blindcal.cli.console import print_error, print_field
+from blindcal.cli.console import print_error, print_field, print_spend, print_stopped
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.items import catalogue
 from blindcal.prices import Prices
@@ -121,13 +121,6 @@ def _print(result: DecisionResult, *, err: bool) -> None:
             f"the answers are noisy: {counts.failed:,} of {counts.forced:,} forced answers were wrong, and "
             f"{counts.disagreed:,} of {counts.repeated:,} repeated queries were answered differently",
         )
-    cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
-    estimated = " (in part estimated)" if spend.tokens_estimated else ""
-    field(
-        "queries",
-        f"{spend.queries:,} ({spend.probe_queries} to check, {spend.control_queries} to control), "
-        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{estimated}{cost}",
-    )
-    if result.stopped is not None:
-        field("stopped", f"{printable(result.stopped, 400)}; the same command goes on")
+    print_spend(spend, f"{spend.probe_queries} to check, {spend.control_queries} to control", err=err)
+    print_stopped(result.stopped, err=err)
     field("files", f"{result.folder}: {DECISIONS_TABLE}, {DECISIONS_LINES}, {SUMMARY_FILE}, {RUN_FILE}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blindcal.cli.console import WIDTH, print_field, print_table
+from blindcal.cli.console import WIDTH, print_field, print_spend, print_stopped, print_table
 from blindcal.evidence import FEW_ITEMS
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.wording import few_groups, item_count, percent
@@ -25,8 +25,7 @@ def print_result(result: AuditResult, folder: Path) -> None:
     print_field("measures", result.measures)
     _print_answers(result)
     _print_comparison(result)
-    if result.stopped is not None:
-        print_field("stopped", f"{printable(result.stopped, 400)}; the same command goes on")
+    print_stopped(result.stopped)
     written = [name for name in (RESULT_FILE, ANSWERS_FILE, RUN_FILE) if (folder / name).exists()]
     print_field("files", f"{folder}: {', '.join(written)}")
     if (folder / PAGE_FILE).exists():
@@ -168,15 +167,8 @@ def _print_answers(result: AuditResult) -> None:
     if result.invalid_reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items())
         print_field("unread", reasons)
-    cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
     controls = f", {spend.control_queries} to control" if spend.control_queries else ""
-    print_field(
-        "queries",
-        f"{spend.queries:,} ({spend.probe_queries} to probe{controls}), "
-        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
-    )
-    if spend.tokens_estimated:
-        print_field("tokens", "in part estimated: the endpoint reports none, or impossible numbers")
+    print_spend(spend, f"{spend.probe_queries} to probe{controls}")
 
 
 def _print_comparison(result: AuditResult) -> None:

@@ -18,7 +18,7 @@ import click
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.cli import options
-from blindcal.cli.console import error_text, print_field
+from blindcal.cli.console import error_text, print_field, print_spend, print_stopped
 from blindcal.errors import BlindcalError
 from blindcal.prices import Prices
 from blindcal.progress_bar import ProgressBar
@@ -26,7 +26,6 @@ from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_wa
 from blindcal.results.run import open_run
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_store import RUN_FILE
-from blindcal.text import printable
 from blindcal.watching.watch import EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
@@ -230,12 +229,7 @@ class AlarmCommand:
 
 def _print_end(result: WatchResult) -> None:
     field, spend = partial(print_field, err=True), result.spend
-    cost = "" if spend.cost is None else f", ${spend.cost:,.4f}"
-    field(
-        "queries",
-        f"{spend.queries:,} ({spend.control_queries:,} to check the endpoint), "
-        f"{spend.prompt_tokens:,} tokens in, {spend.completion_tokens:,} out{cost}",
-    )
+    print_spend(spend, f"{spend.control_queries:,} to check the endpoint", err=True)
     ignored = {
         "duplicates": result.duplicates,
         "conflicts": result.conflicts,
@@ -244,6 +238,5 @@ def _print_end(result: WatchResult) -> None:
     }
     if any(ignored.values()):
         field("ignored", ", ".join(f"{name} {count:,}" for name, count in ignored.items() if count))
-    if result.stopped is not None:
-        field("stopped", f"{printable(result.stopped, 400)}; the same command goes on")
+    print_stopped(result.stopped, err=True)
     field("files", f"{result.folder}: {WATCH_FILE}, {RUN_FILE}, {WATCH_PAGE}")
