@@ -329,7 +329,7 @@ def test_plans_and_gates_know_several_answers(served: tuple[Path, FloatArray, Pa
     assert f"{SEVERAL}, with the answers A, B, C, D" in found.output
     assert f"{2 * SEVERAL} by latent" in found.output
     assert "cannot be forecast for more than two answers" in found.output
-    assert "are for two answers" in refusal(blindcal("plan", path, "--half-width", 0.02))
+    assert "more than two answers cannot be forecast" in refusal(blindcal("plan", path, "--half-width", 0.02))
     gate = ("check", served[0], "--resamples", 20)
     assert blindcal(*gate, "--max-ece", 0.6, "--min-accuracy", 0.3).exit_code == 0
     assert blindcal(*gate, "--min-accuracy", 0.99).exit_code == 3

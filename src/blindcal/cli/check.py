@@ -20,7 +20,7 @@ from blindcal.progress_bar import count_bar
 from blindcal.records import Estimate, level_percent
 from blindcal.report.wording import item_count
 from blindcal.results.certificate import is_certificate
-from blindcal.results.check import CheckOutcome, CheckResult, Verdict, check
+from blindcal.results.check import CheckResult, Verdict, check
 from blindcal.results.result import AuditResult
 from blindcal.text import printable
 
@@ -177,38 +177,37 @@ def command(
 
 
 def _print(run: CheckResult, partial: bool) -> None:
-    click.echo(f"{printable(run.path)}: {printable(run.model)}, {checked_items(run)} items")
-    for verdict in run.verdicts:
-        click.echo(f"  {verdict.outcome:<10} {verdict.words}: {verdict_text(verdict)}")
+    click.echo(f"{printable(run.path)}: {printable(run.model)}, {_items(run)} items")
+    for each in run.verdicts:
+        _line(each.outcome, f"{each.words}: {each.text}")
     if (result := run.result) is None:
         return
-    notes = []
     if not result.complete:
         allowed = "" if partial else "; --partial lets it pass"
-        notes.append(f"the audit is not finished ({printable(str(result.stopped))}){allowed}")
+        _line("note", f"the audit is not finished ({printable(str(result.stopped))}){allowed}")
     if run.confidence is not None and result.estimator != "latent" and run.outcome == "undecided":
-        notes.append(f"{result.method} gives no intervals; --estimate checks the estimates themselves")
+        _line("note", f"{result.method} gives no intervals; --estimate checks the estimates themselves")
     if result.counts.invalid:
         low, high = result.ece_if_invalid
-        notes.append(
-            f"whatever the invalid answers would have been, the ECE is between {low:.4f} and {high:.4f}"
-        )
-    for note in notes:
-        click.echo(f"  {'note':<10} {note}")
-    if run.by is not None:
-        _print_parts(run)
-
-
-def _print_parts(run: CheckResult) -> None:
+        between = f"the ECE is between {low:.4f} and {high:.4f}"
+        _line("note", f"whatever the invalid answers would have been, {between}")
+    if run.by is None:
+        return
     count = Counter(part.outcome for part in run.parts)
-    click.echo(
-        f"  {'parts':<10} by {printable(str(run.by), 40)}: {count['failed']:,} shown to be beyond a limit, "
+    _line(
+        "parts",
+        f"by {printable(run.by, 40)}: {count['failed']:,} shown to be beyond a limit, "
         f"{count['passed']:,} within, {count['undecided']:,} undecided; if all are within, any fails in at "
-        f"most {level_percent(1 - (run.confidence or 0.0))} of audits"
+        f"most {level_percent(1 - (run.confidence or 0.0))} of audits",
     )
-    for part in run.failed_parts:
-        text = f"{part.words}: {verdict_text(part)}"
-        click.echo(f"  {part.outcome:<10} {printable(str(part.part), 40)}, {part.items:,} items: {text}")
+    for part in run.parts:
+        if part.outcome == "failed":
+            name = printable(str(part.part), 40)
+            _line(part.outcome, f"{name}, {part.items:,} items: {part.words}: {part.text}")
+
+
+def _line(kind: str, text: str) -> None:
+    click.echo(f"  {kind:<10} {text}")
 
 
 def _record(run: CheckResult) -> dict[str, Any]:
@@ -235,35 +234,21 @@ def _limit(verdict: Verdict) -> dict[str, Any]:
 
 
 def junit(runs: Sequence[CheckResult]) -> bytes:
-    """A JUnit report: one case per limit and per failed part; an undecided limit counts as a failure."""
+    """A JUnit report: one case per row; an undecided limit counts as a failure."""
     root = ElementTree.Element("testsuites", name="blindcal check")
-    total = Counter(tests=0, failures=0)
     for run in runs:
-        verdicts = _shown(run)
-        counts = {
-            "tests": len(verdicts),
-            "failures": sum(verdict.outcome != "passed" for verdict in verdicts),
-            "errors": 0,
-            "skipped": 0,
-            "time": 0,
-        }
-        total.update(counts)
-        checked = run.checked
-        made = checked.created[:19] if isinstance(checked, AuditResult) else f"{checked.made}T00:00:00"
-        about = {name: str(count) for name, count in counts.items()}
-        suite = ElementTree.SubElement(
-            root, "testsuite", about, name=_plain(_title(run)), timestamp=made[:19]
-        )
-        for verdict in verdicts:
-            name, text = _plain(_name(verdict)), _plain(verdict_text(verdict))
-            case = ElementTree.SubElement(suite, "testcase", classname=_plain(run.path), name=name, time="0")
-            if verdict.outcome == "passed":
+        suite = ElementTree.SubElement(root, "testsuite", name=_plain(_title(run)))
+        for each in run.rows:
+            name, text = _plain(each.name), _plain(each.text)
+            case = ElementTree.SubElement(suite, "testcase", classname=_plain(run.path), name=name)
+            if each.outcome == "passed":
                 ElementTree.SubElement(case, "system-out").text = text
             else:
-                failure = ElementTree.SubElement(case, "failure", type=verdict.outcome, message=text)
-                failure.text = _plain(verdict.why)
-    for name in ("tests", "failures"):
-        root.set(name, str(total[name]))
+                failure = ElementTree.SubElement(case, "failure", type=each.outcome, message=text)
+                failure.text = _plain(each.why)
+    for element in (root, *root):
+        element.set("tests", str(sum(1 for _ in element.iter("testcase"))))
+        element.set("failures", str(sum(1 for _ in element.iter("failure"))))
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode").encode() + b"\n"
 
@@ -273,11 +258,11 @@ def summary(runs: Sequence[CheckResult]) -> str:
     lines = ["### Calibration", "", "| model | items | limit | estimate | bound | |"]
     lines.append("|---|---|---|---|---|---|")
     for run in runs:
-        for verdict in _shown(run):
+        for verdict in run.rows:
             known = verdict.estimate is not None
             cells = (
                 _quoted(run.model),
-                checked_items(run) if verdict.items is None else f"{verdict.items:,}",
+                _items(run) if verdict.items is None else f"{verdict.items:,}",
                 ": ".join(map(_quoted, filter(None, (verdict.part, verdict.words)))),
                 str(Estimate(verdict.estimate)) if known else "",
                 str(Estimate(verdict.bound)) if known else "",
@@ -292,16 +277,17 @@ def summary(runs: Sequence[CheckResult]) -> str:
 
 def workflow_commands(runs: Sequence[CheckResult]) -> list[str]:
     """GitHub Actions commands that annotate a pull request, the worst first: GitHub shows ten per kind."""
-    annotations: list[tuple[CheckOutcome, str, str]] = []
+    annotations = []
     for run in runs:
-        texts = [(each.outcome, _title(run), f"{_name(each)}: {verdict_text(each)}") for each in _shown(run)]
-        passed = "; ".join(text for _, _, text in texts)
-        wrong = [each for each in texts if each[0] != "passed"]
-        annotations += wrong or [("passed", _title(run), passed)]
+        texts = [(each.outcome, f"{each.name}: {each.text}") for each in run.rows]
+        wrong = [text for text in texts if text[0] != "passed"]
+        title = _property(f"Calibration: {_title(run)}")
+        for outcome, text in wrong or [("passed", "; ".join(text for _, text in texts))]:
+            annotations.append((outcome, f"title={title}::{_message(text)}"))
     return [
-        f"::{kind} title={_property(f'Calibration: {title}')}::{_message(text)}"
+        f"::{kind} {text}"
         for wanted, kind in _ANNOTATIONS.items()
-        for outcome, title, text in annotations
+        for outcome, text in annotations
         if outcome == wanted
     ]
 
@@ -316,24 +302,9 @@ def _property(text: str) -> str:
     return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def verdict_text(verdict: Verdict) -> str:
-    if verdict.estimate is None:
-        return verdict.why
-    bound = "" if verdict.bound is None else f", bound {verdict.bound:.4f}"
-    return f"{Estimate(verdict.estimate)}{bound}: {verdict.why}"
-
-
-def checked_items(run: CheckResult) -> str:
+def _items(run: CheckResult) -> str:
     checked = run.checked
     return item_count(checked.counts) if isinstance(checked, AuditResult) else f"{checked.items:,}"
-
-
-def _shown(run: CheckResult) -> list[Verdict]:
-    return [*run.verdicts, *run.failed_parts]
-
-
-def _name(verdict: Verdict) -> str:
-    return verdict.words if verdict.part is None else f"{verdict.part}: {verdict.words}"
 
 
 def _title(run: CheckResult) -> str:

@@ -22,6 +22,7 @@ from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
 from blindcal.records import Estimate, level_percent
+from blindcal.report.wording import Wording, wording_of
 from blindcal.results.merge import together
 from blindcal.results.run import Run, open_run
 from blindcal.text import printable, spoken
@@ -237,7 +238,7 @@ def _print(
 ) -> None:
     point, several = chosen.point, bool(run.result.answers)
     print_field(*_rule(point, run, request))
-    print_field("promise", _promise(chosen, goal, several=several))
+    print_field("promise", _promise(chosen, goal, wording_of(run.result)))
     for name in ("precision", "recall") if several else ("precision", "recall", "accuracy"):
         print_field(name, f"{getattr(point, name):.4f}")
     print_field("answered" if several else "positive", f"{point.positive_rate:.4f} of all decisions")
@@ -269,13 +270,12 @@ def _rule(point: OperatingPoint, run: Run, request: DecisionRequest | NotIdentif
     return "threshold", f"{point.threshold:.4f}: an answer counts where its probability is at least this"
 
 
-def _promise(chosen: ChosenThreshold, goal: dict[str, float | None], *, several: bool) -> str:
+def _promise(chosen: ChosenThreshold, goal: dict[str, float | None], words: Wording) -> str:
     name, value = next((name, value) for name, value in goal.items() if value is not None)
     if name.startswith("cost"):
-        wrong, missed = ("answer", "right one withheld") if several else ("positive", "wrong negative")
+        wrong, missed = words.errors
         return (
-            f"lowest expected cost if a wrong {wrong} costs {goal['cost_fp']:g} and a {missed} "
-            f"{goal['cost_fn']:g}"
+            f"lowest expected cost if a {wrong} costs {goal['cost_fp']:g} and a {missed} {goal['cost_fn']:g}"
         )
     if chosen.confidence is None:
         return f"{name} {value:g} by the estimate alone: it falls short about half of the time"

@@ -55,55 +55,60 @@ class Limit:
     def holds(self, value: float) -> bool:
         return value <= self.value if self.at_most else value >= self.value
 
-    def bound(self, estimate: Estimate) -> float | None:
-        """The end of an interval that must be within the limit for it to hold."""
-        return estimate.high if self.at_most else estimate.low
+    def ends(self, estimate: Estimate) -> tuple[float | None, float | None]:
+        """The end of an interval that must be within the limit, and the one that shows it to be broken."""
+        low, high = estimate.low, estimate.high
+        return (high, low) if self.at_most else (low, high)
 
-    def beyond(self, estimate: Estimate) -> float | None:
-        """The other end, if it is beyond the limit and thus shows that it does not hold."""
-        end = estimate.low if self.at_most else estimate.high
+    def broken_by(self, estimate: Estimate) -> float | None:
+        """The end of an interval that is beyond the limit as a whole, else ``None``."""
+        _, end = self.ends(estimate)
         return end if end is not None and not self.holds(end) else None
 
     def verdict(
-        self, outcome: CheckOutcome, why: str, estimate: float | None, bound: float | None = None
+        self,
+        estimate: Estimate,
+        confidence: float | None,
+        *,
+        against: Estimate | None = None,
+        doubt: str | None = None,
+        unbounded: str = "these answers do not tell it",
     ) -> Verdict:
-        words = f"{self.name} at {'most' if self.at_most else 'least'} {self.value:g}"
-        verdict = Verdict(quantity=self.quantity, limit=self.value, words=words, outcome=outcome, why=why)
-        return replace(verdict, estimate=estimate, bound=bound)
+        """Judge an estimate, which fails beyond the limit or, if given, only if all of ``against`` is.
 
-    def required(
-        self, estimate: Estimate, confidence: float | None, *, doubt: str | None = None, unbounded: str = ""
-    ) -> Verdict:
-        """The verdict on a limit that must be shown to hold; ``unbounded`` says why there is no bound."""
-        value, bound = estimate.value, self.bound(estimate)
+        ``doubt`` keeps it from passing, and ``unbounded`` says why there is no bound.
+        """
+        value, (bound, _) = estimate.value, self.ends(estimate)
+        broken = None if against is None else self.broken_by(against)
+        sure = "" if confidence is None else level_percent(confidence)
+        outcome: CheckOutcome = "undecided"
         if value is None:
-            return self.verdict("undecided", "the audit could not estimate it", None)
-        if not self.holds(value):
-            return self.verdict("failed", "the estimate is beyond the limit", value, bound)
-        if doubt is not None:
-            return self.verdict("undecided", doubt, value)
-        if confidence is None:
-            return self.verdict("passed", "by the estimate alone", value)
-        if bound is None:
-            return self.verdict("undecided", unbounded, value)
-        sure = level_percent(confidence)
-        if self.holds(bound):
-            return self.verdict("passed", f"{sure} sure", value, bound)
-        why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
-        return self.verdict("undecided", why, value, bound)
-
-    def contradicted(self, estimate: Estimate, beyond: float | None, confidence: float) -> Verdict:
-        """The verdict on a limit that fails only if ``beyond`` shows that it does not hold."""
-        value, bound, sure = estimate.value, self.bound(estimate), level_percent(confidence)
-        if value is None or bound is None:
-            return self.verdict("undecided", "these answers do not tell it", value)
-        if beyond is not None:
-            return self.verdict("failed", f"beyond the limit, {sure} sure", value, beyond)
-        if self.holds(value) and self.holds(bound):
-            return self.verdict("passed", f"{sure} sure", value, bound)
-        side = "within" if self.holds(value) else "beyond"
-        why = f"the estimate is {side} the limit, but that may be chance"
-        return self.verdict("undecided", why, value, bound)
+            bound, why = None, "the audit could not estimate it"
+        elif broken is not None:
+            outcome, bound, why = "failed", broken, f"beyond the limit, {sure} sure"
+        elif against is None and not self.holds(value):
+            outcome, why = "failed", "the estimate is beyond the limit"
+        elif doubt is not None:
+            bound, why = None, doubt
+        elif confidence is None:
+            outcome, bound, why = "passed", None, "by the estimate alone"
+        elif bound is None:
+            why = unbounded
+        elif not self.holds(value):
+            why = "the estimate is beyond the limit, but that may be chance"
+        elif not self.holds(bound):
+            why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
+        else:
+            outcome, why = "passed", f"{sure} sure"
+        return Verdict(
+            quantity=self.quantity,
+            limit=self.value,
+            words=f"{self.name} at {'most' if self.at_most else 'least'} {self.value:g}",
+            outcome=outcome,
+            why=why,
+            estimate=value,
+            bound=bound,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,19 @@ class Verdict:
     bound: float | None = None
     part: str | None = None
     items: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What must hold, and for which part."""
+        return self.words if self.part is None else f"{self.part}: {self.words}"
+
+    @property
+    def text(self) -> str:
+        """The estimate, its bound and why the outcome is what it is."""
+        if self.estimate is None:
+            return self.why
+        bound = "" if self.bound is None else f", bound {self.bound:.4f}"
+        return f"{Estimate(self.estimate)}{bound}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -156,13 +174,13 @@ class CheckResult:
     @property
     def outcome(self) -> CheckOutcome:
         """The worst outcome of all that count."""
-        outcomes = {verdict.outcome for verdict in (*self.verdicts, *self.failed_parts)}
+        outcomes = {verdict.outcome for verdict in self.rows}
         return "failed" if "failed" in outcomes else "undecided" if "undecided" in outcomes else "passed"
 
     @property
-    def failed_parts(self) -> tuple[Verdict, ...]:
-        """The parts that are shown to be beyond a limit."""
-        return tuple(verdict for verdict in self.parts if verdict.outcome == "failed")
+    def rows(self) -> tuple[Verdict, ...]:
+        """All verdicts that count: those on the limits and on the parts shown to be beyond one."""
+        return (*self.verdicts, *(verdict for verdict in self.parts if verdict.outcome == "failed"))
 
 
 def check(
@@ -257,7 +275,7 @@ def _fit(run: Run | str | Path, confidence: float, resamples: int, part: str | N
     return opened(run).fit(part=part, level=2 * confidence - 1, resamples=resamples)
 
 
-def _known(fit: LatentFit, quantity: str) -> Estimate:
+def _known(fit: LatentFit | AuditResult, quantity: str) -> Estimate:
     with suppress(NotIdentifiedError):
         estimate: Estimate = getattr(fit, quantity)
         return estimate
@@ -279,40 +297,37 @@ def _of_run(
     doubt = result.warnings[0] if result.warnings else _UNFINISHED if stopped else None
     if result.objection is not None:
         doubt = "the probe found the endpoint unfit and the audit was forced: its estimates may mean nothing"
-    estimates = {limit.quantity: getattr(result, limit.quantity, Estimate(None)) for limit in limits}
-    intervals = {} if confidence is None else _intervals(run, result, estimates, confidence, resamples)
+    measured = [limit.quantity for limit in limits if limit.quantity != "invalid"]
+    bounded = None
+    if confidence is not None and any(getattr(result, name).has_interval for name in measured):
+        bounded = _with_bounds(run, result, confidence, resamples)
     for limit in limits:
         if limit.quantity == "invalid":
             invalid, answers = result.counts.invalid, result.counts.answers
             share = Estimate(invalid / max(1, answers))
-            verdict = limit.required(share, None, doubt=_UNFINISHED if stopped else None)
+            verdict = limit.verdict(share, None, doubt=_UNFINISHED if stopped else None)
             counted = replace(verdict, why=f"{invalid:,} of {answers:,} answers")
             yield verdict if verdict.outcome == "undecided" else counted
             continue
         unbounded = "there is no bound with this confidence: the run is needed, not its result alone"
         if result.estimator != "latent":
             unbounded = f"no interval for it by method {result.method}: only the estimate alone can decide"
-        interval = intervals.get(limit.quantity, Estimate(None))
-        estimate = replace(interval, value=estimates[limit.quantity].value)
-        yield limit.required(estimate, confidence, doubt=doubt, unbounded=unbounded)
+        interval = Estimate(None) if bounded is None else _known(bounded, limit.quantity)
+        estimate = replace(interval, value=getattr(result, limit.quantity).value)
+        yield limit.verdict(estimate, confidence, doubt=doubt, unbounded=unbounded)
 
 
-def _intervals(
-    run: Run | str | Path,
-    result: AuditResult,
-    estimates: dict[str, Estimate],
-    confidence: float,
-    resamples: int,
-) -> dict[str, Estimate]:
-    """Intervals beyond each end of which the truth lies with probability 1 - confidence."""
-    if result.estimator != "latent" or all(estimate.low is None for estimate in estimates.values()):
-        return {}
+def _with_bounds(
+    run: Run | str | Path, result: AuditResult, confidence: float, resamples: int
+) -> LatentFit | AuditResult | None:
+    """What has intervals beyond each end of which the truth lies with probability 1 - confidence."""
+    if result.estimator != "latent":
+        return None
     try:
-        fit = _fit(run, confidence, resamples)
+        return _fit(run, confidence, resamples)
     except (StoreError, NotIdentifiedError):
         # Without a run, or without a fit, the interval of the result serves if its level is high enough.
-        return estimates if result.level >= 2 * confidence - 1 - 1e-12 else {}
-    return {name: _known(fit, name) for name in estimates if name != "invalid"}
+        return result if result.level >= 2 * confidence - 1 - 1e-12 else None
 
 
 # Parts
@@ -335,11 +350,10 @@ def _of_parts(
             fit = _fit(run, confidence, resamples, part)
         items = int(run.members(part).size) if fit is None else fit.items
         for limit in limits:
-            estimate, bound = Estimate(None), None
-            if fit is not None and limit.beyond(estimate := _known(fit, limit.quantity)) is not None:
-                far: Estimate = getattr(fit.at(level=shared), limit.quantity)
-                bound = limit.beyond(beyond(estimate, far))
-            verdict = limit.contradicted(estimate, bound, confidence)
+            estimate = against = Estimate(None) if fit is None else _known(fit, limit.quantity)
+            if fit is not None and limit.broken_by(estimate) is not None:
+                against = beyond(estimate, getattr(fit.at(level=shared), limit.quantity))
+            verdict = limit.verdict(estimate, confidence, against=against)
             verdicts.append(replace(verdict, part=part, items=items))
     progress(len(names), len(names))
     return tuple(verdicts)
@@ -367,7 +381,7 @@ def _of_certificate(
         wanted = side.wanted if min_precision is None or name == "reject" else min_precision
         share = side.right / side.decided if side.decided else 0.0
         sure = None if confidence is None else certificate.level
-        verdict = _precision(name, wanted).required(Estimate(share, side.bound), sure)
+        verdict = _precision(name, wanted).verdict(Estimate(share, side.bound), sure)
         yield replace(verdict, why=f"{side.right:,} of {side.decided:,} were right; {verdict.why}")
     if confidence is not None:
         words = f"certified with at least {level_percent(confidence)} confidence"
@@ -405,15 +419,14 @@ def _of_fitting(
     try:
         fit = _fit(run, confidence, resamples)
     except (StoreError, NotIdentifiedError) as error:
+        why = f"the run has no interval: {error.message}"
         for name, side in certificate.sides.items():
-            why = f"the run has no interval: {error.message}"
-            yield _precision(name, side.bound).verdict("undecided", why, None)
+            yield replace(_precision(name, side.bound).verdict(Estimate(None), None), why=why)
         return
     for name, side in certificate.sides.items():
         (point,) = fit.operating_at([side.threshold])
-        limit = _precision(name, side.bound)
         precision = point.precision if name == "accept" else point.negative_precision
-        verdict = limit.contradicted(precision, limit.beyond(precision), confidence)
+        verdict = _precision(name, side.bound).verdict(precision, confidence, against=precision)
         if verdict.outcome == "failed":
             why = f"the run contradicts it with {level_percent(confidence)} confidence: certify again"
             verdict = replace(verdict, why=why)
