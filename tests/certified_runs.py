@@ -113,10 +113,3 @@ def ruled(p: FloatArray, certificate: Certificate) -> list[str]:
         return "reject" if lower is None or f < lower.threshold else "abstain"
 
     return [one(float(f)) for f in p]
-
-
-def near(p: FloatArray, certificate: Certificate, within: float = 1e-9) -> int:
-    """How many items are at a threshold, up to rounding: these may be decided either way."""
-    log_odds = np.log(p) - np.log1p(-p)
-    sides = [one for one in (certificate.accept, certificate.reject) if one is not None]
-    return sum(int((np.abs(log_odds + one.shift) <= within).sum()) for one in sides)

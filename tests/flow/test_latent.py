@@ -170,11 +170,11 @@ def test_groups_undo_the_false_certainty_of_duplicates() -> None:
     labels, p = generate(500, 9)
     answered = asked(labels, p)
     once = fitted(labels, answered, resamples=400)
-    columns = labels[answered.items], answered.shifts, answered.answers, answered.temperatures
+    shifts, temperatures, answers = (np.tile(column, 4) for column in columns(answered)[1:])
     copies = np.concatenate([answered.items + 500 * k for k in range(4)])
-    y, shifts, answers, temperatures = (np.tile(column, 4) for column in columns)
+    copied = AnswerTable(copies, shifts, temperatures, answers)
     plain, grouped = (
-        bc.latent(y, shifts, answers, temperatures, copies, groups, resamples=400)
+        fitted(np.tile(labels, 4), copied, groups=groups, resamples=400)
         for groups in (None, np.tile(answered.items, 4))
     )
     for name in ("ece", "accuracy", "auroc", "brier"):

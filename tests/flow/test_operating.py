@@ -21,9 +21,8 @@ from blindcal.estimate.latent.operating import (
     decision_rates,
 )
 from blindcal.items.score_files import read_scores
-from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray
-from blindcal.simulation.simulate import ask, generate
+from blindcal.simulation.simulate import generate
 from deciding import model
 from fitting import asked, ends, fitted
 from paths import SHARED
@@ -284,10 +283,7 @@ def test_promises_are_kept_on_the_other_half(real: bool) -> None:
     for seed in range(3):
         order = np.random.default_rng([seed, 6]).permutation(labels.size)
         ours, theirs = order[:1635], order[1635:]
-        asked = ask(make_design("latent", labels[ours], seed=seed), p[ours])
-        fit = bc.latent(
-            labels[ours][asked.items], asked.shifts, asked.answers, 0.0, asked.items, resamples=200
-        )
+        fit = fitted(labels[ours], asked(labels[ours], p[ours], seed=seed), resamples=200)
         for goal in (0.8, 0.85):
             try:
                 threshold = fit.choose_threshold(precision=goal).point.threshold
