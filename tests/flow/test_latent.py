@@ -19,7 +19,7 @@ from blindcal.simulation.simulate import generate, log_odds, respond
 from fitting import SCALARS, asked, columns, ends, estimates_in, fitted, parts_of
 
 NAN = float("nan")
-NEED_BOTH_LABELS = {"auroc", "curve", "operating", "expected_cost", "choose_threshold", "next_precision"}
+NEED_BOTH_LABELS = {"auroc", "curve", "operating", "expected_cost", "choose_threshold"}
 
 
 def check_sound(fit: bc.LatentFit) -> None:
@@ -32,7 +32,6 @@ def check_sound(fit: bc.LatentFit) -> None:
         "operating": lambda: fit.operating,
         "expected_cost": lambda: fit.expected_cost(1, 2),
         "choose_threshold": lambda: fit.choose_threshold(cost_fp=1, cost_fn=2),
-        "next_precision": lambda: fit.next_precision(0.5, 20),
         **{name: lambda name=name: getattr(fit, name) for name in SCALARS},  # type: ignore[misc]
     }
     values, refused = {}, {}
@@ -404,8 +403,6 @@ def test_bad_arguments_of_a_fit_are_named() -> None:
         (lambda: fit.at(level=NAN), "level: must be strictly between 0 and 1, got nan"),
         (lambda: fit.curve_at([0.5, 1.5]), r"f: must be a number in \[0, 1\], got .*1\.5.* at position 1"),
         (lambda: fit.expected_cost(0, 1), "cost_fp, cost_fn: must be positive, got 0 and 1"),
-        (lambda: fit.next_precision(1.0, 10), "threshold: must be strictly between 0 and 1, got 1.0"),
-        (lambda: fit.next_precision(0.5, 0), "decisions: must be a whole number of at least 1, got 0"),
         *(
             (lambda t=t: fit.operating_at(t), "thresholds: must lie strictly between 0 and 1")
             for t in ([0.0], [0.5, 1.0], [NAN], [[0.5]])

@@ -174,28 +174,6 @@ def test_rates_are_those_of_the_hidden_probabilities(
     assert fit.operating_at([choices[1].point.threshold]) == (choices[1].point,)
 
 
-@pytest.mark.parametrize("decisions", [1, 20, 1000])
-def test_the_next_decisions_are_a_draw_on_top_of_the_precision(
-    audited: tuple[bc.LatentFit, FloatArray, IntArray], decisions: int
-) -> None:
-    """The share of right ones among the next few is less sure than the precision, and of many hardly so.
-
-    Its ends are quantiles of a binomial draw at each refit's precision, by drawing them.
-    """
-    fit = audited[0].at(level=0.95)
-    (point,) = fit.operating_at([0.6])
-    next_ones = fit.next_precision(0.6, decisions)
-    assert (next_ones.value, next_ones.level) == (point.precision.value, 0.95)
-    assert next_ones.half_width > point.precision.half_width
-    place = int(np.argmin(np.abs(GRID_THRESHOLDS - 0.6)))
-    precision = decision_rates(fit.draws).precision[:, place]
-    shares = np.random.default_rng(0).binomial(decisions, np.repeat(precision, 200)) / decisions
-    low, high = np.quantile(shares, [0.025, 0.975], method="inverted_cdf")
-    # 60,000 draws: a count off at the most, or 2% of the width
-    slack = max(1 / decisions if decisions > 1 else 0.0, 0.02 * (high - low))
-    assert ends(next_ones) == pytest.approx((low, high), abs=slack)
-
-
 def test_few_decisions_leave_precision_open() -> None:
     """Where ten of a hundred items are decided positive and all are right, one in four may still be wrong."""
     low, high = (np.where(inside, 1.0, 0.0) for inside in (MID_P < 0.2, MID_P > 0.9))
@@ -208,7 +186,6 @@ def test_few_decisions_leave_precision_open() -> None:
     assert 0.7 < bound < 0.8  # ten right of ten: the exact one-sided 95% bound is 0.05 ** (1 / 10) = 0.741
     wrong = decisions.ends(lambda rates: rates.false_positive, 0.05)[1][at_half]
     assert wrong == pytest.approx(unseen)  # none was seen, so that all the unseen may be
-    assert [end[at_half] for end in decisions.next_right(1000, 0.9)] == pytest.approx([bound, 1.0])
     with pytest.raises(NotIdentifiedError, match=r"no threshold reaches 0.95 with 95% confidence, although"):
         choose_threshold(decisions, precision=0.95)
     likely = choose_threshold(decisions, precision=0.95, confidence=None)
@@ -267,11 +244,9 @@ LOGITS = SHARED / "logits" / "qwen__boolq__logits.csv.gz"
 
 @pytest.mark.parametrize("real", [False, True])
 def test_promises_are_kept_on_the_other_half(real: bool) -> None:
-    """Of three random halves at most one leaves the interval, for a precision of 0.8 and of 0.85.
+    """Of three random halves at most one falls short, for a precision of 0.8 and of 0.85.
 
-    0.85 is near what the real model can reach on BoolQ: an audit may say that it cannot be promised. An
-    interval for the share of right ones among as many decisions as were made takes in that the other half is
-    a sample too.
+    0.85 is near what the real model can reach on BoolQ: an audit may say that it cannot be promised.
     """
     labels, p = model(3270, 21, steepness=0.6)
     if real:
@@ -279,7 +254,7 @@ def test_promises_are_kept_on_the_other_half(real: bool) -> None:
             pytest.skip("needs the recorded logits beside the project")
         known = read_scores(LOGITS, words=("True", "False"))
         labels, p = known.labels, known.p
-    missed, short, silent = Counter[float](), Counter[float](), Counter[float]()
+    short, silent = Counter[float](), Counter[float]()
     for seed in range(3):
         order = np.random.default_rng([seed, 6]).permutation(labels.size)
         ours, theirs = order[:1635], order[1635:]
@@ -291,11 +266,9 @@ def test_promises_are_kept_on_the_other_half(real: bool) -> None:
                 silent[goal] += 1
                 continue
             right = labels[theirs][p[theirs] >= threshold]
-            missed[goal] += right.mean() not in fit.next_precision(threshold, right.size)
             # its own two standard errors
             short[goal] += right.mean() < goal - 2 * np.sqrt(goal * (1 - goal) / right.size)
     assert silent[0.8] == 0
     assert silent[0.85] <= 2
     for goal in (0.8, 0.85):
-        assert missed[goal] <= 1
         assert short[goal] <= 1

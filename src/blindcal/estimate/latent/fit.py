@@ -340,15 +340,6 @@ class LatentFit:
             least=0.5 if self.by_margin else 0.0,  # the answer given always leads
         )
 
-    def next_precision(self, threshold: float, decisions: int) -> Estimate:
-        """Share of the next ``decisions`` positive decisions at a threshold that will be right.
-
-        Compare a deployed model with this interval; that of the precision is for infinitely many decisions.
-        """
-        at = self._decisions("next_precision").at(self._places([fraction(threshold, "threshold")]))
-        low, high = at.next_right(whole(decisions, "decisions"), self.level)
-        return Estimate(float(at.rates.precision[0]), float(low[0]), float(high[0]), self.level)
-
     def _places(self, thresholds: ArrayLike) -> IntArray:
         t = np.asarray(thresholds, dtype=np.float64)
         if t.ndim != 1 or not ((t > 0) & (t < 1)).all():

@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
-from scipy.special import bdtr
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
@@ -174,22 +173,6 @@ class Decisions:
             Estimate(finite(value), finite(low), finite(high), level)
             for value, low, high in zip(quantity(self.rates), *ends, strict=True)
         )
-
-    def next_right(self, decisions: int, level: float) -> Ends:
-        """Bounds for the share of the next ``decisions`` positive ones that will be right."""
-        tail = (1 - level) / 2
-        precision = self.drawn.precision
-
-        def quantile(share: float) -> FloatArray:
-            low, high = np.full(precision.shape[1], -1), np.full(precision.shape[1], decisions)
-            while (high - low > 1).any():  # smallest count with at least this share at or below it
-                middle = (low + high) // 2
-                enough = bdtr(middle, decisions, precision).mean(axis=0) >= share
-                low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-            return high / decisions
-
-        ends = self._widened(attrgetter("precision"), tail, quantile(tail), quantile(1 - tail))
-        return _outer(ends, [other.next_right(decisions, level) for other in self.others])
 
     def at(self, places: IntArray) -> Decisions:
         rates, drawn = self.rates.at(places), self.drawn.at(places)
