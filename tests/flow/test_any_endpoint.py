@@ -14,17 +14,15 @@ import pytest
 from scipy.special import expit
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.choice import METHOD_OF, MethodChoice
+from blindcal.auditing.choice import best_option, method_options
 from blindcal.auditing.prepare import EndpointProbe
 from blindcal.auditing.prepare import probe as probe_endpoint
 from blindcal.errors import InputError, UnfitError
-from blindcal.probing.findings import Probe
-from blindcal.records import Way
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts
 from misbehaving import Behaviour, Server
-from serving import PAIR, replaying
+from serving import replaying
 
 pytestmark = pytest.mark.usefixtures("no_page")
 
@@ -83,8 +81,7 @@ def audited(folder: Path, behaviour: Behaviour, spoken: str = "", **options: Any
 
 def chosen(found: EndpointProbe) -> str:
     """The method that an audit would use."""
-    assert found.methods is not None
-    best = found.methods.best(found.probe)
+    best = best_option(found.options)
     return "none" if best is None else best.method
 
 
@@ -159,35 +156,9 @@ def test_logprobs_are_read_once(tmp_path: Path) -> None:
     assert (result.method, result.counts.answers) == ("logprobs", N)
 
 
-# The choice, from what a probe found
-
-
-def probed(ways: dict[Way, str]) -> Probe:
-    """A probe that found these ways usable, or not."""
-    usable = next(way for way, trouble in ways.items() if not trouble)
-    return Probe(verdict=usable, reason="", findings=(), targets=PAIR, ways=ways)
-
-
 def test_the_order_of_the_ways_is_that_of_their_widths() -> None:
-    """At the same number of queries per item, logprobs are expected to be best, and then thresholds."""
-    choice = MethodChoice(Settings(model="x", queries=2.0), 1000)
-    *widths, stated = [choice.options[way].half_width for way in METHOD_OF]
-    assert stated is None
-    logprobs, thresholds, *drawn = [width for width in widths if width is not None]
-    assert logprobs < thresholds < min(drawn)
-    assert all(choice.enough(way) for way in METHOD_OF if way != "temperature")
-
-
-def test_forecasts_decide_between_kinds_of_draws() -> None:
-    """With a number of queries, repeated answers are chosen where their interval is clearly narrower."""
-    both: dict[Way, str] = {"temperature": "", "repeated answers": ""}
-    for queries in (2.0, 4.0):
-        choice = MethodChoice(Settings(model="x", queries=queries), 1000)
-        heated, repeated = (choice.options[way].half_width or 0.0 for way in both)
-        best = choice.best(probed(both))
-        assert best is not None
-        assert (best.method == "repeated") == (repeated < 0.95 * heated)
-        assert choice.enough("temperature") == (best.method == "temperature")
-    usual = MethodChoice(Settings(model="x"), 1000).best(probed(both))
-    assert usual is not None
-    assert usual.method == "temperature"
+    """At the same queries per item, logprobs are expected to be best, then thresholds, then heat."""
+    *options, stated = method_options(Settings(model="x", queries=2.0), 1000)
+    assert stated.expected == "no interval"
+    widths = [option.forecast() or 0.0 for option in options]
+    assert widths == sorted(widths)

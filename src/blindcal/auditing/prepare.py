@@ -12,7 +12,7 @@ import numpy as np
 
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.run_context import Limits, RunContext, blocking, ignore
-from blindcal.auditing.choice import METHOD_OF, ONCE, MethodChoice
+from blindcal.auditing.choice import METHOD_OF, ONCE, MethodOption, best_option, choice_line, method_options
 from blindcal.auditing.item_sample import sample_stages
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.design import Design
@@ -161,7 +161,7 @@ async def _with_probe(session: Session, governor: Governor, targets: Targets | N
     settings, design, run = session.settings, session.settings.design, session.run
     examined = await _examine(session.items, settings, governor, session.store, targets, run.tell)
     choice, probed = examined.choice, examined.probe
-    name = design.method if examined.methods is None else _chosen(session, examined, force)
+    name = _chosen(session, examined, force) if settings.auto else design.method
     method = METHODS[name]
     unfit = objection(probed, method)
     if unfit is not None and choice.doubt:
@@ -193,14 +193,13 @@ def _semantics(settings: Settings, method: Method) -> Semantics:
 
 
 def _chosen(session: Session, examined: EndpointProbe, force: bool) -> str:
-    assert examined.methods is not None
-    best = examined.methods.best(examined.probe)
+    best = best_option(examined.options)
     if best is None and force:
         return ASSUMED
     if best is None:
         session.store.forget("probe")
         raise _refusal(examined.probe, AUTO, examined.reason, examined.choice.no_ids)
-    session.run.tell(f"chose {examined.methods.line(best, examined.probe)}")
+    session.run.tell(f"chose {choice_line(best, examined.options)}")
     return best.method
 
 
@@ -215,7 +214,7 @@ async def _examine(
     """Choose tokens and probe the endpoint on random items, for the settings' method or to choose one."""
     check_semantics(settings)
     design, endpoint = settings.design, governor.endpoint
-    methods = MethodChoice(settings, len(items)) if settings.auto else None
+    options = method_options(settings, len(items)) if settings.auto else ()
     order = np.random.default_rng(design.seed).permutation(len(items))[: PROBED + PILOTS]
     sample = [items[int(k)] for k in order]
     asked = GovernedEndpoint(governor, store, expected=probe_queries(several=items.choices is not None))
@@ -234,14 +233,14 @@ async def _examine(
         ways=_ways(settings),
         questions=_questions(choice.targets, settings),
         no_ids=choice.no_ids,
-        enough=methods.enough if methods is not None else lambda _: True,
         constrained=design.method == "temperature",
         offset=design.offset,
         limit=design.limit,
         seed=design.seed,
         send_seed=design.send_seed,
     )
-    return EndpointProbe(choice, probed, methods)
+    tried = tuple(replace(option, trouble=probed.ways.get(option.way)) for option in options)
+    return EndpointProbe(choice, probed, tried)
 
 
 def _ways(settings: Settings) -> tuple[Way, ...]:
@@ -352,11 +351,11 @@ def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> Un
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EndpointProbe:
-    """What a probe found: the answer tokens, how the endpoint treats them, and which method fits."""
+    """What a probe found: the answer tokens, how the endpoint treats them, and the options of `auto`."""
 
     choice: Choice
     probe: Probe
-    methods: MethodChoice | None = None
+    options: tuple[MethodOption, ...] = ()
 
     @property
     def verdict(self) -> ProbeVerdict:

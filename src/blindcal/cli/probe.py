@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from blindcal.auditing.choice import MethodOption
+from blindcal.auditing.choice import MethodOption, best_option
 from blindcal.auditing.prepare import EndpointProbe, probe
 from blindcal.cli import options
 from blindcal.cli.console import (
@@ -90,8 +90,8 @@ def _print(endpoint: EndpointProbe) -> None:
         print_field("", chosen, width=WIDTH)
     findings = [[_MARKS[row.outcome], row.question, printable(row.answer, 400)] for row in probed.findings]
     print_table([[f"{mark:{WIDTH - 2}}", *row] for mark, *row in findings], "<<<")
-    if endpoint.methods is not None:
-        print_table([_method_row(option) for option in endpoint.methods.table(probed)], "<<<<")
+    if endpoint.options:
+        print_table([_method_row(option) for option in endpoint.options], "<<<<")
     print_field("verdict", f"{endpoint.verdict}: {printable(endpoint.reason, 400)}", width=WIDTH)
     print_field("", _advice(endpoint), width=WIDTH)
     tokens = f"{probed.prompt_tokens:,} input and {probed.completion_tokens:,} output tokens"
@@ -111,7 +111,7 @@ def _advice(endpoint: EndpointProbe) -> str:
         return printable(error_text(UnfitError(result.remedy, options=result.remedy_options)), 400)
     if within := result.within_clamp:
         return f"try again with {' and '.join(command_line_option(*option) for option in within.items())}"
-    best = None if endpoint.methods is None else endpoint.methods.best(result)
+    best = best_option(endpoint.options)
     if best is None:
         return "do not audit this endpoint as it is"
     return f"audit it with --method {best.method}, which 'blindcal audit' chooses by itself"

@@ -64,7 +64,6 @@ async def probe(
     ways: Sequence[Way] = ("thresholds", "temperature"),
     questions: ProbeQuestions | None = None,
     no_ids: str = "",
-    enough: Callable[[Way], bool] = lambda _: True,
     constrained: bool = False,
     offset: float = 50.0,
     limit: float = 100.0,
@@ -73,7 +72,7 @@ async def probe(
 ) -> Probe:
     """Find out how ``endpoint`` can be audited, on a few of the audit's own ``items``.
 
-    ``ways`` are tried in order until a usable one is ``enough``. ``questions`` say how to ask without a bias,
+    ``ways`` are tried in order until one is usable. ``questions`` say how to ask without a bias,
     by default for one token. ``no_ids`` says why token ids are not known. If answers will be drawn without a
     bias anyway, ``constrained`` looks for a field that allows only the answers. ``offset`` is the audit's
     common bias C and ``limit`` the largest bias that the service documents. ``seed`` chooses the items; with
@@ -88,7 +87,7 @@ async def probe(
     questions = questions or ProbeQuestions((TokenQuestion(targets, biased=False),))
     draws = DrawChecks(client, chosen, questions.plain[0])
     bias = BiasChecks(client, draws, chosen[:ITEMS], offset, limit)
-    return await _Probing(client, bias, questions, no_ids).run(ways, enough, constrained)
+    return await _Probing(client, bias, questions, no_ids).run(ways, constrained)
 
 
 class _Probing:
@@ -104,7 +103,7 @@ class _Probing:
         self.constraint: ConstraintName | None = None
         self.ways: dict[Way, str] = {}
 
-    async def run(self, ways: Sequence[Way], enough: Callable[[Way], bool], constrained: bool) -> Probe:
+    async def run(self, ways: Sequence[Way], constrained: bool) -> Probe:
         if broken := await self._broken():
             return self._conclude(broken)
         checks: dict[Way, Callable[[], Awaitable[str]]] = {
@@ -118,7 +117,7 @@ class _Probing:
             await self._look_for_logprobs()
         for way in ways:
             self.ways[way] = await checks[way]()
-            if not self.ways[way] and enough(way):
+            if not self.ways[way]:
                 break
         if constrained and "temperature" not in self.ways:
             await self._constrain()
