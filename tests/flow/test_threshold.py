@@ -77,26 +77,6 @@ def test_the_printed_request_takes_the_decision(run: Path, wish: tuple[object, .
             assert decided(body, found["url"], int(k)) == (P[k] >= threshold)
 
 
-WITH_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-
-
-@pytest.mark.parametrize("kind", [pytest.param("curl", marks=WITH_CURL), "python"])
-def test_snippets_run_as_they_are(run: Path, kind: str, tmp_path: Path) -> None:
-    """A shell and a Python interpreter take the snippet as printed, quotes in the template and all."""
-    snippet = blindcal("threshold", run, "--recall", 0.8, "--resamples", 50, "--snippet", kind)
-    assert snippet.exit_code == 0
-    surest = {True: int(np.argmax(P)), False: int(np.argmin(P))}
-    for positive, k in surest.items():
-        script = tmp_path / "snippet"
-        script.write_text(snippet.stdout.replace("{n}", str(k)))
-        command = ["bash", str(script)] if kind == "curl" else [sys.executable, str(script)]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        if kind == "curl":
-            assert json.loads(output)["choices"][0]["message"]["content"] == ("Yes" if positive else "No")
-        else:
-            assert output == ("positive\n" if positive else "negative\n")
-
-
 def test_what_is_shown_is_what_json_says(run: Path) -> None:
     """The text names the promise, the rates and the bias; without confidence it promises less."""
     wish = ("--precision", 0.9)
@@ -170,25 +150,28 @@ def test_sampled_audits_have_a_threshold_but_no_request(items: Path, server: Ser
     assert "audit with --method latent" in printed_error(blindcal(*command, "--snippet", "curl"))
 
 
-@WITH_CURL
-def test_hostile_words_stay_text(items: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_snippets_run_as_they_are_and_hostile_words_stay_text(items: Path, tmp_path: Path) -> None:
     """A template that ends a here-document, closes quotes and moves the cursor is only ever text."""
     hostile = '{n}\nJSON\n$(touch owned) `touch owned` \'; touch owned; \x1b[2J\u202e"""\\'
-    best = int(np.argmax(P))
     with serving(items, P, {"template": hostile}) as server:
         out = audited(items, server, tmp_path / "run", limits=Limits(max_queries=300), template=hostile)
         wish = ("threshold", out, "--recall", 0.5, "--estimate", "--resamples", 50)
         found = blindcal(*wish)
-        shown = found.stdout
         assert "warning: the audit is not finished" in found.stderr
-        assert "\x1b" not in shown
-        assert "\u202e" not in shown
-        for kind, shell, answer in (("curl", "bash", '"Yes"'), ("python", sys.executable, "positive")):
-            script = tmp_path / f"snippet-{kind}"
-            script.write_text(blindcal(*wish, "--snippet", kind).stdout.replace("{n}", str(best)))
-            done = subprocess.run([shell, script], cwd=tmp_path, capture_output=True, text=True, check=True)
-            assert answer in done.stdout
-            assert not (tmp_path / "owned").exists()
+        assert not {"\x1b", "\u202e"} & set(found.stdout)
+        for kind, shell, answers in (
+            ("curl", "bash", ('"Yes"', '"No"')),
+            ("python", sys.executable, ("positive\n", "negative\n")),
+        ):
+            snippet, script = blindcal(*wish, "--snippet", kind).stdout, tmp_path / f"snippet-{kind}"
+            for item, answer in zip((np.argmax(P), np.argmin(P)), answers, strict=True):
+                script.write_text(snippet.replace("{n}", str(item)))
+                done = subprocess.run(
+                    [shell, script], cwd=tmp_path, capture_output=True, text=True, check=True
+                )
+                assert answer in done.stdout
+                assert not (tmp_path / "owned").exists()
     assert decision_request(open_run(out), 0.5).body["messages"][0]["content"] == hostile
 
 

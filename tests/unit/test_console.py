@@ -64,7 +64,7 @@ def test_a_wrong_setting_is_a_wrong_command_line(given: str, message: str) -> No
         ("audit", "--max-cost"),
         ("audit", "--prices"),
         ("audit", "--queries"),
-        ("plan", "--ece"),
+        ("plan", "--half-width"),
         ("threshold", "--cost-fp"),
     ],
 )
