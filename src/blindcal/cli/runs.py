@@ -16,7 +16,7 @@ from blindcal.cli.result_summary import print_result
 from blindcal.errors import InputError
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS
-from blindcal.records import Estimate
+from blindcal.records import Usage
 from blindcal.report.comparison import NAMES, OTHER_SEMANTICS, comparison_page, headline, pairing, verdict
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.report.watch_page import WATCH_PAGE, look_line, write_watch_page
@@ -83,12 +83,12 @@ def _status(path: Path) -> dict[str, Any]:
         "verdict": (ready.get("probe") or {}).get("verdict"),
         "rounds": len(rounds),
         "asked": asked,
-        "usage": asdict(usage),
-        "probe": asdict(probe),
-        "controls": asdict(controls),
+        "usage": usage,
+        "probe": probe,
+        "controls": controls,
         "result": result
         and {
-            "ece": asdict(result.ece),
+            "ece": result.ece,
             "items": result.counts.items,
             "created": result.created,
             "complete": result.complete,
@@ -98,46 +98,45 @@ def _status(path: Path) -> dict[str, Any]:
 
 def _fields(state: dict[str, Any]) -> dict[str, Any]:
     usage, probe, controls, result = (state[part] for part in ("usage", "probe", "controls", "result"))
-    queries = "queries as usual"
-    if (mean := state["queries"]) is not None:
-        queries = f"{mean:g} {'query' if mean == 1 else 'queries'} per item"
-    method, checked = f"{state['method']}, {queries}, seed {state['seed']}", "probe"
-    if state["certificate"] is not None:  # decisions, whose endpoint is checked but not probed
-        method, checked = f"decides by the certificate {state['certificate'][:8]}", "check"
-    if state["watch"] is not None:
-        method, checked = f"watches {'finished audits' if state['watch'] == 'runs' else 'a stream'}", "check"
-    fields = {
-        "run": state["run"],
-        "state": state["state"],
-        "model": f"{state['model']} at {state['base_url']}",
-        "method": method,
-        "items": state["items"],
-    }
+    certificate, watched = state["certificate"], state["watch"] is not None
+    checked = "check" if watched or certificate is not None else "probe"
+    if watched:
+        method = "watches a stream"
+    elif certificate is not None:
+        method = f"decides by the certificate {certificate[:8]}"
+    else:
+        mean = state["queries"]
+        unit = "query" if mean == 1 else "queries"
+        queries = f"{unit} as usual" if mean is None else f"{mean:g} {unit} per item"
+        method = f"{state['method']}, {queries}, seed {state['seed']}"
+    model = f"{state['model']} at {state['base_url']}"
+    fields = {"run": state["run"], "state": state["state"], "model": model, "method": method}
+    fields["items"] = state["items"]
     if checked == "probe":
         known = METHODS.get(state["method"])
         unprobed = "not probed yet"
         if known is not None and known.estimator == "stated":
             unprobed = "no probe needed: a confidence stated in words is taken as it is"
         fields["verdict"] = state["verdict"] or unprobed
-    fields[checked] = f"{probe['queries']:,} queries, {_tokens(probe)}"
-    if state["watch"] is None:
+    fields[checked] = f"{probe.queries:,} queries, {_tokens(probe)}"
+    if not watched:
         fields["rounds"] = state["rounds"]
-    answered, invalid = usage["queries"], usage["invalid"]
-    fields["answers"] = f"{answered:,} of {state['asked']:,} queries so far, {invalid:,} invalid"
-    fields["usage"] = f"{usage['attempts']:,} requests, {_tokens(usage)}, without the {checked}"
-    if state["watch"] is not None:
+    done = f"{usage.queries:,} of {state['asked']:,} queries so far"
+    fields["answers"] = f"{done}, {usage.invalid:,} invalid"
+    fields["usage"] = f"{usage.attempts:,} requests, {_tokens(usage)}, without the {checked}"
+    if watched:
         fields["look"] = state["look"]["line"] if state["look"] else "none yet"
-    if controls["queries"]:
-        fields["controls"] = f"{controls['queries']:,} queries, {_tokens(controls)}"
+    if controls.queries:
+        fields["controls"] = f"{controls.queries:,} queries, {_tokens(controls)}"
     if result is not None:
         complete = "complete" if result["complete"] else "partial"
-        ece = f"ECE {Estimate(**result['ece'])} of {result['items']:,} items"
+        ece = f"ECE {result['ece']} of {result['items']:,} items"
         fields["result"] = f"{ece}, {result['created']}, {complete}"
     return fields
 
 
-def _tokens(usage: dict[str, int]) -> str:
-    return f"{usage['prompt_tokens']:,} tokens in, {usage['completion_tokens']:,} out"
+def _tokens(usage: Usage) -> str:
+    return f"{usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out"
 
 
 # Reports
