@@ -26,9 +26,14 @@ _BOM = b"\xef\xbb\xbf"
 
 def numbered_records(path: Path) -> Numbered:
     """Iterate over the records of a file, each with its place."""
-    at = "the start"
+    kind, at = format_of(path), "the start"
+    decoded = _DECODED.get(kind)
     try:
-        for at, record in READERS[format_of(path)](path):
+        for at, row in READERS[kind](path):
+            try:
+                record = row if decoded is None else decoded(row)
+            except InputError as error:
+                raise error.prefixed(f"{path}, {at}: ") from None
             yield at, record
     except UNREADABLE as error:
         refused = isinstance(error, OSError) and error.errno is not None  # whatever was read before
@@ -39,7 +44,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:
     """The records of a file as lines of JSON; those of a JSON lines file are not checked."""
     if format_of(path) in JSON_LINES:
         return json_lines(path)
-    return ((where, as_line(record)) for where, record in READERS[format_of(path)](path))
+    return ((where, as_line(record)) for where, record in numbered_records(path))
 
 
 def format_of(path: Path) -> str:
@@ -91,17 +96,8 @@ def _as_text(value: object) -> str:
 def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
     with _binary(path) as file:
         for number, line in enumerate(file, 1):
-            yield f"line {number}", line
-
-
-def _json_records(path: Path) -> Numbered:
-    for where, line in json_lines(path):
-        if line.strip():
-            try:
-                record = decode(line)
-            except InputError as error:
-                raise error.prefixed(f"{path}, {where}: ") from None
-            yield where, record
+            if line.strip():
+                yield f"line {number}", line
 
 
 def _csv(path: Path, delimiter: str = ",") -> Numbered:
@@ -125,23 +121,20 @@ def _parquet(path: Path) -> Numbered:
         from pyarrow import ArrowException, parquet  # type: ignore[import-untyped]  # ships no types
     except ImportError:
         raise MissingExtraError(f"{path}: Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
-    where = "the start"
     try:
         with parquet.ParquetFile(path) as table:
             rows = (row for batch in table.iter_batches(batch_size=1024) for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
-                where = f"row {number}"
-                yield where, plain(row)
+                yield f"row {number}", row
     except ArrowException as error:
         why = printable(str(error))
         raise InputError(f"{path}: is not a Parquet file that can be read ({why})") from None
-    except InputError as error:
-        raise error.prefixed(f"{path}, {where}: ") from None
 
 
 JSON_LINES = (".jsonl", ".ndjson")
-READERS: dict[str, Callable[[Path], Numbered]] = {
-    **dict.fromkeys(JSON_LINES, _json_records),
+#: What gives the rows of a file, each with its place: lines of JSON, or records.
+READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
+    **dict.fromkeys(JSON_LINES, json_lines),
     ".csv": _csv,
     ".tsv": partial(_csv, delimiter="\t"),
     ".parquet": _parquet,
@@ -169,3 +162,7 @@ def decode(line: bytes) -> Record:
     if not isinstance(record, dict):
         raise InputError("must be a JSON object with named fields")
     return record
+
+
+#: What makes a record of a row; the rows of CSV are records.
+_DECODED: dict[str, Callable[[Any], Record]] = {**dict.fromkeys(JSON_LINES, decode), ".parquet": plain}
