@@ -17,7 +17,6 @@ from blindcal.errors import InputError
 from blindcal.records import INVALID, Item, Message, Request, Round, Targets
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour
-from paths import SHARED
 from serving import replies_of
 
 ANSWERS = ("A", "B", "C", "D")
@@ -85,12 +84,3 @@ def test_a_choice_file_is_loaded_as_it_is(tmp_path: Path) -> None:
     assert known.logits[1, 2] < -30
     with pytest.raises(InputError, match="a row for each id"):
         Recording.of_choices(["a"], np.zeros((2, 3)), ("A", "B", "C"))
-
-
-@pytest.mark.skipif(not (SHARED / "choices").is_dir(), reason="the shared choice files are not here")
-def test_the_shared_choice_files_can_be_replayed() -> None:
-    """All of them are read, with as many tokens as answers."""
-    for path in sorted((SHARED / "choices").glob("*.csv.gz")):
-        known = Recording.load(path)
-        assert len(known.tokens) == known.choices in (4, 6)
-        assert len(known.ids) >= 10_000

@@ -208,6 +208,7 @@ BAD = [
     ({"queries": float("inf")}, "queries: must be a positive number, got inf"),
     ({"method": "extraction", "queries": 1.5}, "queries: extraction asks a whole number .* got 1.5"),
     ({"method": "verbalized", "queries": 2}, "queries: verbalized asks each item once, got 2"),
+    ({"method": "logprobs", "queries": 3}, "logprobs reads each item once at most"),
     ({"method": "blind", "bins": 0}, "bins: must be a whole number of at least 1, got 0"),
     ({"labels": []}, "labels: must not be empty"),
     ({"labels": [0, 1, 5]}, r"labels: must be 0 or 1, got .*5.* at position 2"),

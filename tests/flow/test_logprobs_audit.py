@@ -285,11 +285,3 @@ def test_words_that_the_model_never_says_end_the_run(items: Path, server: Server
     chosen = settings(server, method="logprobs", positive="Oui", negative="Non")
     with pytest.raises(UnfitError, match="show no answer word"):
         audit(items, chosen, out=tmp_path / "run")
-
-
-def test_each_item_is_read_once() -> None:
-    """More than one query per item is refused; a fraction reads a part of the items."""
-    labels, p = model(100, 1)
-    assert len(asked(labels, p, 0.5, "logprobs")) == 50
-    with pytest.raises(bc.InputError, match="logprobs reads each item once at most"):
-        simulate("logprobs", labels, p, queries=3)

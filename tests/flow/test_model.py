@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit
 
 from blindcal.estimate import grid
 from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
@@ -50,21 +49,13 @@ def brute_table(theta: FloatArray) -> FloatArray:
 
 @pytest.mark.parametrize(("method", "queries"), MIXED)
 def test_the_likelihood_is_that_of_each_item_by_itself(method: str, queries: float) -> None:
-    """The penalised log-likelihood on counts is the sum over items of log P(label, answers), brute force."""
-    labels, p = generate(60, 3)
-    answered = ask(make_design(method, labels, queries=queries, seed=3), p, seed=3)
-    patterns = count_patterns(labels, answered)
-    theta = some_theta(1)
-    table = brute_table(theta)
-    total = 0.0
-    for i, y in enumerate(labels):
-        chance = table[y * CELLS : (y + 1) * CELLS].copy()
-        for row in np.flatnonzero(answered.items == i):
-            b, temperature = answered.shifts[row], answered.temperatures[row]
-            positive = expit((MID_S + b) / temperature) if temperature else (MID_S + b >= 0).astype(float)
-            chance *= positive if answered.answers[row] else 1 - positive
-        total += np.log(chance.sum())
-    total -= 0.5 * (PRECISION * theta**2).sum()
+    """It is the sum over items of log P(label, answers) under a table made cell by cell, less the penalty.
+
+    That the mass of a pattern is the likelihood of its items is tested by brute force where patterns are.
+    """
+    patterns, theta = counted(60, queries, method, seed=3), some_theta(1)
+    masses = patterns.mass(brute_table(theta))[patterns.of_item]
+    total = np.log(masses).sum() - 0.5 * (PRECISION * theta**2).sum()
     assert model._value(patterns, theta, PRECISION) == pytest.approx(total, rel=1e-9)
     assert model._local(patterns, theta, PRECISION).value == pytest.approx(total, rel=1e-9)
 

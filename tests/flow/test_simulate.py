@@ -107,7 +107,6 @@ def test_latent_reads_the_answers_of_other_methods_better(method: str, queries: 
     [
         ("latent", {"repeats": 0}, "repeats: must be a whole number of at least 1, got 0"),
         ("latent", {"queries": np.nan}, "queries: must be a positive number, got nan"),
-        ("latent", {"bins": 0}, "bins: must be a whole number of at least 1, got 0"),
         ("blind", {"estimator": "mle"}, "estimator: must be one of own, latent, got 'mle'"),
         ("verbalized", {}, "method: known probabilities do not tell"),
     ],
