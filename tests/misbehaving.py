@@ -105,7 +105,7 @@ class Behaviour(replay.Behaviour):
     repetition_penalty: float = 1.0
     penalty_fields: Literal["honoured", "ignored"] = "honoured"
     constraints: Literal["honoured", "ignored", "rejected"] = "ignored"
-    n: Literal["honoured", "ignored", "identical", "rejected"] = "honoured"
+    n: Literal["honoured", "ignored", "identical"] = "honoured"
     top_logprobs: int = 20
     wording: Literal["word", "sentence"] = "word"
     reasoning_tokens: int = 0
@@ -352,11 +352,12 @@ def refusal(how: Behaviour, asked: CompletionRequest, body: bytes, model: str) -
         text += f", but got an object with {entries} properties instead."
         return _refused(text, "logit_bias", "object_above_max_properties")
     if how.temperature == "rejected" and asked.temperature not in (None, 1):
-        return _only_one("temperature", asked.temperature or 0.0)
+        text = (
+            f"Unsupported value: 'temperature' does not support {asked.temperature:g} with this model. Only "
+        )
+        return _refused(text + "the default (1) value is supported.", "temperature", "unsupported_value")
     if asked.logprobs and not how.logprobs:
         return _unsupported("logprobs")
-    if how.n == "rejected" and asked.n > 1:
-        return _only_one("n", asked.n)
     refused = [name for name in _SAMPLERS if name in sent] if how.sampler_fields == "all rejected" else []
     return _unsupported(refused[0]) if refused else None
 
@@ -368,15 +369,6 @@ def _refused(message: str, param: str | None, code: str | None) -> HttpResponse:
 def _unsupported(name: str, instead: str = "") -> HttpResponse:
     text = f"Unsupported parameter: '{name}' is not supported with this model.{instead}"
     return _refused(text, name, "unsupported_parameter")
-
-
-def _only_one(name: str, value: float) -> HttpResponse:
-    """The refusal of every value but 1."""
-    text = (
-        f"Unsupported value: '{name}' does not support {value:g} with this model. Only the default (1) value "
-        "is supported."
-    )
-    return _refused(text, name, "unsupported_value")
 
 
 def _below_minimum(limit_name: str, least: int, value: int) -> HttpResponse:
