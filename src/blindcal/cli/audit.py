@@ -40,17 +40,12 @@ FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
     help="File of true probabilities (id,label,p) or logits to compare the result with.",
 )
 @options.limit_options
-@options.prices_option
-@click.option(
-    "--dry-run", is_flag=True, help="Print the number of queries, the tokens and the cost, and stop."
-)
-@click.option(
+@options.flag("--dry-run", "Print the number of queries, the tokens and the cost, and stop.")
+@options.flag(
     "--force",
-    is_flag=True,
-    help="Continue although the probe or the run finds the endpoint unfit; the estimates may mean nothing.",
+    "Continue although the probe or the run finds the endpoint unfit; the estimates may mean nothing.",
 )
-@options.json_option("Print the result as JSON.")
-@options.quiet_option
+@options.output_options("Print the result as JSON.")
 def command(
     items: Path,
     out: Path | None,

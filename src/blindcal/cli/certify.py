@@ -53,12 +53,8 @@ _UNLIKELY = 0.2  # warn if the chance of passing is lower
 )
 @options.fields("api_key_env", "timeout")
 @options.limit_options
-@options.prices_option
-@click.option(
-    "--dry-run", is_flag=True, help="Print how many queries are needed at most, and their cost, and stop."
-)
-@options.json_option("Print the certificate as JSON.")
-@options.quiet_option
+@options.flag("--dry-run", "Print how many queries are needed at most, and their cost, and stop.")
+@options.output_options("Print the certificate as JSON.")
 def command(
     run: Path,
     precision: float,

@@ -35,15 +35,12 @@ DECIDED, STOPPED, NOT_CERTIFIED = 0, 3, 4
 @click.option("--id-field", help="Field that holds the id of an item.  [default: that of the audit]")
 @options.fields("api_key_env", "timeout")
 @options.limit_options
-@options.prices_option
-@click.option(
+@options.flag(
     "--force",
-    is_flag=True,
-    help="Decide although the certificate has expired or the endpoint is not as it was certified; nothing is "
+    "Decide although the certificate has expired or the endpoint is not as it was certified; nothing is "
     "promised then.",
 )
-@options.json_option("Print one JSON object per item, one per line, and the summary on standard error.")
-@options.quiet_option
+@options.output_options("Print one JSON object per item, one per line, and the summary on standard error.")
 def command(
     certificate: Path,
     items: Path,

@@ -196,7 +196,6 @@ answer_pair_option = field(
     help="Answer words of a file of logits, the positive one first. By default those in the file, True and "
     "False, or Yes and No.",
 )
-limit_options = fields("concurrency", "rpm", "tpm", "max_queries", "max_cost")
 
 # Runs
 
@@ -223,7 +222,13 @@ def json_option(prints: str = "Print one JSON object.") -> Decorator:
     return click.option("--json", "as_json", is_flag=True, help=prints)
 
 
-quiet_option = click.option("--quiet", is_flag=True, help="Print errors only, and what --json prints.")
+def output_options(prints: str) -> Decorator:
+    """``--json``, which ``prints`` something, and ``--quiet``."""
+    return combined(json_option(prints), flag("--quiet", "Print errors only, and what --json prints."))
+
+
+def flag(name: str, about: str) -> Decorator:
+    return click.option(name, is_flag=True, help=about)
 
 
 # Prices
@@ -244,6 +249,9 @@ prices_option = click.option(
     help="Dollars per million input and output tokens, such as 0.15,0.6. By default OpenAI's dated list "
     "prices, for its own models.",
 )
+
+
+limit_options = combined(fields("concurrency", "rpm", "tpm", "max_queries", "max_cost"), prices_option)
 
 
 def prices(given: Prices | None, settings: Settings, *, quiet: bool = False) -> Prices | None:

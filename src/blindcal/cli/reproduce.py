@@ -70,8 +70,7 @@ def _budgets(text: str) -> tuple[int, ...]:
     help=f"Number of processes that compute.  [default: one per core, at most {MOST_JOBS}]",
 )
 @click.option("--out", type=options.FOLDER, default=Path("reproduced"), help="Output folder.")
-@options.json_option("Print the cells as JSON lines instead of the table.")
-@options.quiet_option
+@options.output_options("Print the cells as JSON lines instead of the table.")
 def command(
     files: tuple[Path, ...],
     answers: tuple[str, str] | None,

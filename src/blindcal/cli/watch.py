@@ -73,7 +73,7 @@ _STANDARD_ERROR = 2  # where the command prints: looks go to standard output
     "[default: compare with the reference]",
 )
 @click.option("--every", type=click.IntRange(1), default=EVERY, help="Number of new items to ask per look.")
-@click.option("--follow", is_flag=True, help="Wait for more records until interrupted.")
+@options.flag("--follow", "Wait for more records until interrupted.")
 @options.prices_option
 @options.fields("concurrency", "rpm", "max_cost", "api_key_env")
 @click.option(
@@ -82,11 +82,8 @@ _STANDARD_ERROR = 2  # where the command prints: looks go to standard output
     metavar="COMMAND",
     help="Shell command to run once per alarm, with the look as JSON on its standard input.",
 )
-@click.option(
-    "--force", is_flag=True, help="Go on although the endpoint does not follow the bias as in the reference."
-)
-@options.json_option("Print one JSON object per look, one per line.")
-@options.quiet_option
+@options.flag("--force", "Go on although the endpoint does not follow the bias as in the reference.")
+@options.output_options("Print one JSON object per look, one per line.")
 def command(
     stream: Path,
     reference: Path,

@@ -57,10 +57,7 @@ class Recording:
             raise InputError("p must be one probability in [0, 1] for each id")
         with np.errstate(divide="ignore"):
             odds = np.clip(np.log(p) - np.log1p(-p), -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)
-        logits = np.column_stack([odds / 2, -odds / 2])
-        rest = logits.max(axis=1) - UNRECORDED_GAP
-        tokens = (Token(1, positive), Token(2, negative))
-        return cls(name, tuple(ids), tokens, logits, rest, np.zeros(len(ids), np.int64))
+        return cls.of_choices(ids, np.column_stack([odds / 2, -odds / 2]), (positive, negative), name=name)
 
     @classmethod
     def of_choices(
