@@ -107,6 +107,10 @@ class Method:
         """Default semantics for choosing tokens; logprobs show all spellings."""
         return "sum" if self.logprobs else "pair"
 
+    def summed(self, targets: Semantics) -> bool:
+        """Whether threshold answers follow the sum of several spellings (METHOD 8)."""
+        return self.biased and not self.sampled and targets == "sum"
+
     def semantics(self, targets: Semantics) -> str:
         """The semantics that is measured if the tokens are chosen by ``targets`` (METHOD 1)."""
         if self.estimator == "stated":

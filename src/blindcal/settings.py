@@ -281,9 +281,8 @@ class Settings:
 
     @property
     def summed(self) -> bool:
-        """Whether threshold answers follow the sum of several spellings (METHOD 8)."""
-        method = METHODS[self.assumed_method]
-        return method.biased and not method.sampled and self.target_semantics == "sum"
+        """Whether threshold answers follow the sum of several spellings."""
+        return METHODS[self.assumed_method].summed(self.target_semantics)
 
     @property
     def free_text(self) -> bool:

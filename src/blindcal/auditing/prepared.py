@@ -21,7 +21,7 @@ from blindcal.endpoints.refusals import Accepted
 from blindcal.endpoints.replies import TOP_LOGPROBS
 from blindcal.errors import InputError
 from blindcal.items.question_files import Items
-from blindcal.methods import METHODS, Method
+from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
 from blindcal.records import AnswerFormat, Item, Targets
 from blindcal.results.certificate import AskedAs, Certificate
@@ -88,12 +88,8 @@ class Prepared:
             tempered=method.tempered,
             max_tokens=most,
             constraint=self.constraint,
-            own_noise=design.seed if self.own_noise(method) else None,
+            own_noise=design.seed if method.summed(self.targets.semantics) else None,
         )
-
-    def own_noise(self, method: Method) -> bool:
-        """Whether our own Gumbel numbers replace the temperature, to sum several spellings (METHOD 8)."""
-        return method.biased and not method.sampled and self.targets.semantics == "sum"
 
 
 @dataclass(frozen=True, kw_only=True)
