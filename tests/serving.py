@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from blindcal.endpoints import local_model as models
@@ -20,6 +21,8 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Message, Reply, Request, Targets, Token
+from blindcal.settings import Settings
+from blindcal.simulation import replay
 from blindcal.simulation.http_server import Handler, HttpRequest, HttpResponse, Listener
 from blindcal.simulation.recording import RecordedTexts, Recording
 from blindcal.simulation.replay import running
@@ -36,15 +39,30 @@ def items(n: int) -> list[Item]:
     return [Item(f"item-{k}", k % 2, (Message("user", f"Is {k} odd? Yes or No."),)) for k in range(n)]
 
 
-def write_items(path: Path, n: int) -> Path:
-    """Write so many questions with random labels to a file."""
-    labels = np.random.default_rng(1).integers(0, 2, n)
-    rows = (
-        {"id": f"q{k}", "prompt": f"Is {k} so? Answer Yes or No.", "label": int(y)}
-        for k, y in enumerate(labels)
-    )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+def write_records(path: Path, records: Iterable[Mapping[str, object]]) -> Path:
+    """Write records to a file, one line of JSON each."""
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
+
+
+def write_items(path: Path, labels: int | npt.ArrayLike, **fields: Sequence[object]) -> Path:
+    """Write questions with these labels, or N random ones, to a file; ``fields`` repeat."""
+    known = np.random.default_rng(1).integers(0, 2, labels) if isinstance(labels, int) else np.asarray(labels)
+    records = (
+        {
+            "id": f"q{k}",
+            "prompt": f"Is {k} so? Answer Yes or No.",
+            "label": int(label),
+            **{name: values[k % len(values)] for name, values in fields.items()},
+        }
+        for k, label in enumerate(known)
+    )
+    return write_records(path, records)
+
+
+def settings_of(server: replay.Server, **more: Any) -> Settings:
+    """Settings of an audit of a server's model, with few refits."""
+    return Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 20, **more})
 
 
 def recording(log_odds: Sequence[float]) -> Recording:

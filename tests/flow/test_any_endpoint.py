@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,7 @@ from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import RecordedTexts
 from misbehaving import Behaviour, Server
-from serving import replaying
+from serving import replaying, settings_of, write_records
 
 pytestmark = pytest.mark.usefixtures("no_page")
 
@@ -65,12 +64,11 @@ def served(
     With ``spoken``, this is what it says if it is asked for text.
     """
     p = expit(np.random.default_rng(5).normal(0.3, 2, N))
-    file = folder / "items.jsonl"
     rows = ({"id": f"q{k}", "label": k % 2, "prompt": f"Say Yes if {k} is so."} for k in range(N))
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    file = write_records(folder / "items.jsonl", rows)
     texts = RecordedTexts({f"q{k}": spoken for k in range(N)}, ("Yes", "No")) if spoken else None
     with replaying(file, p, behaviour, spoken=texts) as server:
-        yield file, Settings(model="replay", base_url=server.base_url, resamples=20, **options), server
+        yield file, settings_of(server, **options), server
 
 
 def audited(folder: Path, behaviour: Behaviour, spoken: str = "", **options: Any) -> AuditResult:

@@ -43,7 +43,7 @@ from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, printed_error
 from misbehaving import Behaviour, Server
 from results import result
-from serving import replaying
+from serving import replaying, settings_of, write_records
 
 N = 400
 HOSTILE = ['=HYPERLINK("http://x")', "\x1b[2Jwiped", "+1", "@x", "a\x00b", "\u202egnp", "{q.__class__}"]
@@ -56,14 +56,12 @@ def truth() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
     """A file of questions, some of them with hostile ids and texts."""
-    path = tmp_path / "items.jsonl"
-    labels = np.random.default_rng(3).random(N) < truth() ** 2
-    with path.open("w") as file:
-        for k in range(N):
-            name = HOSTILE[k] if k < len(HOSTILE) else f"q{k}"
-            record = {"id": name, "prompt": f"{name} SECRET{k}?", "label": int(labels[k])}
-            file.write(json.dumps(record) + "\n")
-    return path
+    labels = (np.random.default_rng(3).random(N) < truth() ** 2).astype(int).tolist()
+    names = [*HOSTILE, *(f"q{k}" for k in range(len(HOSTILE), N))]
+    records = (
+        {"id": name, "prompt": f"{name} SECRET{k}?", "label": labels[k]} for k, name in enumerate(names)
+    )
+    return write_records(tmp_path / "items.jsonl", records)
 
 
 @pytest.fixture
@@ -89,8 +87,7 @@ def server(items: Path) -> Iterator[Server]:
 
 
 def settings(server: Server, **more: Any) -> Settings:
-    base = {"model": "replay", "base_url": server.base_url, "method": "blind", "resamples": 50}
-    return Settings(**{**base, **more})
+    return settings_of(server, **{"method": "blind", **more})
 
 
 def at(server: Server) -> tuple[str, ...]:

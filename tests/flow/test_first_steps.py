@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import signal
@@ -17,7 +16,7 @@ import pytest
 from scipy.special import expit, logsumexp
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.prepare import EndpointProbe, probe
+from blindcal.auditing.prepare import probe
 from blindcal.errors import BlindcalError, InputError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.question_files import load
@@ -28,7 +27,7 @@ from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
 from misbehaving import Behaviour, Server
-from serving import replaying
+from serving import replaying, settings_of, write_items
 
 N = 60
 PARTS = ("probe", "controls", "usage")
@@ -37,10 +36,7 @@ PARTS = ("probe", "controls", "usage")
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
     """A file of questions."""
-    path = tmp_path / "items.jsonl"
-    records = [{"id": f"q{k}", "prompt": f"Is {k} odd?", "label": k % 2} for k in range(N)]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
+    return write_items(tmp_path / "items.jsonl", np.arange(N) % 2)
 
 
 @pytest.fixture
@@ -147,9 +143,9 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
 
 
 def test_an_endpoint_is_probed_from_python(items: Path, server: Server) -> None:
-    """One call finds the tokens and the verdict, reports every reply, and works inside an event loop too."""
+    """One call finds the tokens and the verdict, and reports every reply."""
     heard: list[Progress] = []
-    settings = Settings(model="replay", base_url=server.base_url)
+    settings = settings_of(server)
     found = probe(items, settings, progress=heard.append)
     assert found.verdict == "thresholds"
     assert found.reason in repr(found)
@@ -157,11 +153,6 @@ def test_an_endpoint_is_probed_from_python(items: Path, server: Server) -> None:
     assert [one.done for one in heard] == list(range(1, server.answered + 1))
     assert found.queries == server.requests
     assert all(one.probing for one in heard)
-
-    async def in_a_notebook() -> EndpointProbe:
-        return probe(items, settings)
-
-    assert asyncio.run(in_a_notebook()).verdict == "thresholds"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")

@@ -23,12 +23,11 @@ from blindcal.errors import FatalError, InputError
 from blindcal.planning.forecast import OVERCONFIDENT
 from blindcal.prices import Prices
 from blindcal.results.result import AuditResult
-from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.replay import Server
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal
-from serving import replaying
+from serving import replaying, settings_of
 from serving import write_items as asked_items
 
 N = 200
@@ -59,8 +58,13 @@ def server(items: Path) -> Iterator[Server]:
 
 
 def spend(items: Path, server: Server, out: Path, max_cost: float | None, **more: Any) -> AuditResult:
-    settings = Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 50, **more})
-    return audit(items, settings, out=out, limits=Limits(concurrency=8, max_cost=max_cost), prices=PRICES)
+    return audit(
+        items,
+        settings_of(server, **more),
+        out=out,
+        limits=Limits(concurrency=8, max_cost=max_cost),
+        prices=PRICES,
+    )
 
 
 @pytest.fixture
@@ -104,7 +108,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_asked(
     why = r"does not pay for the probe: .* cost about \$\d.*nothing was asked"
     with pytest.raises(InputError, match=why):
         spend(items, server, tmp_path / "run", 0.01)
-    settings = Settings(model="replay", base_url=server.base_url)
+    settings = settings_of(server)
     with pytest.raises(InputError, match=r"max_cost=0\.5 limits nothing .*: give prices=\.\.\. too"):
         audit(items, settings, out=tmp_path / "run", limits=Limits(max_cost=0.5))
     assert server.requests == 0
@@ -203,7 +207,7 @@ def test_the_limit_on_requests_counts_every_request(
             return complete(body, chat=chat)
 
         monkeypatch.setattr(server, "_complete", timed)
-        settings = bc.Settings(model="replay", base_url=server.base_url, method="latent", resamples=20)
+        settings = settings_of(server, method="latent")
         where = {"out": tmp_path / "run"} if command is bc.audit else {}
         command(items, settings, limits=Limits(rpm=2400.0, tpm=tpm), **where)
     assert len(arrived) > 60

@@ -28,7 +28,7 @@ from commanding import blindcal
 from misbehaving import Behaviour, Server
 from reporting import evidence, population
 from result_schema import schema
-from serving import replaying
+from serving import replaying, write_items
 
 N = 3000
 
@@ -99,14 +99,7 @@ def test_parts_are_read_apart_and_few_is_said() -> None:
 
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
-    labels, _ = population(300)
-    path = tmp_path / "items.jsonl"
-    lines = [
-        json.dumps({"id": f"q{k}", "prompt": f"Is {k} so?", "label": int(y), "topic": ["x", "y", ""][k % 3]})
-        for k, y in enumerate(labels)
-    ]
-    path.write_text("\n".join(lines))
-    return path
+    return write_items(tmp_path / "items.jsonl", population(300)[0], topic=("x", "y", ""))
 
 
 def serving(path: Path) -> Any:
@@ -186,9 +179,7 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
     s = rng.normal(0.4, 1.5, n)
     f = 1 / (1 + np.exp(-s))
     labels = (rng.random(n) < 1 / (1 + np.exp(-0.5 * s))).astype(int)  # overconfident
-    path = tmp_path / "items.jsonl"
-    rows = ({"prompt": f"Is {k} so? Yes or No.", "label": int(y)} for k, y in enumerate(labels))
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_items(tmp_path / "items.jsonl", labels)
     # three tokens for Yes with equal weight, one for No: the greedy answer is off by log 3
     tokens = (Token(1, "Yes"), Token(2, " Yes"), Token(3, "yes"), Token(4, "No"))
     logits = np.column_stack([*([s - np.log(3)] * 3), np.zeros(n)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sqlite3
 import subprocess
@@ -30,7 +29,7 @@ from blindcal.store.run_file import StoredReply, in_use
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, refusal
 from paths import ROOT
-from serving import replaying
+from serving import replaying, write_items
 
 N = 60
 
@@ -93,9 +92,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A small world in which every command has something to do."""
     folder = tmp_path_factory.mktemp("world")
     p = np.random.default_rng(1).beta(0.5, 0.5, N)
-    records = [{"id": f"q{k}", "prompt": f"Is {k} odd? Yes or No.", "label": k % 2} for k in range(N)]
-    items, scores = folder / "items.jsonl", folder / "scores.csv"
-    items.write_text("".join(json.dumps(record) + "\n" for record in records))
+    items, scores = write_items(folder / "items.jsonl", np.arange(N) % 2), folder / "scores.csv"
     scores.write_text("id,label,p\n" + "".join(f"q{k},{k % 2},{p[k]:.6f}\n" for k in range(N)))
     with replaying(items, p, logprobs=True) as server:
         made = World(items, scores, folder / "run", server)
@@ -184,10 +181,7 @@ def test_what_was_paid_for_is_kept_when_the_files_cannot_be_written(world: World
 def test_no_character_of_a_part_breaks_a_file(world: World, tmp_path: Path) -> None:
     """Characters that XML, UTF-8 or a terminal lack are shown escaped in the page and the tables."""
     names = ["a\ufffeb", "a\uffffb", "a\ud800b", "a\0b", "a\x1b[31mb"]
-    lines = [json.loads(line) for line in world.items.read_text().splitlines()]
-    records = [{**record, "part": names[k % len(names)]} for k, record in enumerate(lines)]
-    items = tmp_path / "items.jsonl"
-    items.write_text("".join(json.dumps(record) + "\n" for record in records))
+    items = write_items(tmp_path / "items.jsonl", np.arange(N) % 2, part=names)
     given = ("--model", "replay", "--base-url", world.server.base_url, "--set", "resamples=20")
     ended = blindcal("audit", items, *given, "--by", "part", "--out", tmp_path)
     assert ended.exit_code == 0, ended.exception

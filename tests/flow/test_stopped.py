@@ -22,7 +22,7 @@ from blindcal.report.page import html
 from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import ask, generate
 from commanding import blindcal
-from serving import replaying
+from serving import replaying, settings_of, write_items, write_records
 
 N = 600
 TOLD = 21
@@ -36,13 +36,8 @@ def truth() -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 @pytest.fixture(scope="module")
 def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("few") / "items.jsonl"
     labels = np.random.default_rng(3).random(N) < truth()
-    records = (
-        {"id": f"q{k}", "prompt": f"{k}?", "label": int(labels[k]), "topic": "ab"[k % 2]} for k in range(N)
-    )
-    path.write_text("".join(json.dumps(one) + "\n" for one in records))
-    return path
+    return write_items(tmp_path_factory.mktemp("few") / "items.jsonl", labels, topic="ab")
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +49,7 @@ def server(items: Path) -> Iterator[Server]:
 def audited(
     items: Path, server: Server, out: Path, limits: Limits | None = None, **more: Any
 ) -> bc.AuditResult:
-    settings = bc.Settings(
-        model="replay", base_url=server.base_url, resamples=60, by_field="topic", send_seed=True, **more
-    )
+    settings = settings_of(server, resamples=60, by_field="topic", send_seed=True, **more)
     return bc.audit(items, settings, out=out, limits=limits or Limits())
 
 
@@ -123,9 +116,9 @@ def test_merged_runs_count_the_items_with_an_answer(
     items: Path, server: Server, tmp_path: Path, stopped: Path
 ) -> None:
     """A stopped run adds its 21 items to a merge, and no more."""
-    other = tmp_path / "other.jsonl"
     records = map(json.loads, items.read_text().splitlines())
-    other.write_text("".join(json.dumps({**one, "id": f"x{one['id']}"}) + "\n" for one in records))
+    renamed = ({**record, "id": f"x{record['id']}"} for record in records)
+    other = write_records(tmp_path / "other.jsonl", renamed)
     audited(other, server, tmp_path / "run")
     merged = bc.merge([stopped, tmp_path / "run"], resamples=20)
     assert (merged.counts.items, merged.counts.unanswered) == (N + TOLD, N - TOLD)

@@ -27,7 +27,7 @@ from blindcal.settings import Settings
 from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import ask
 from blindcal.store.run_store import RUN_FILE, Store
-from serving import replaying
+from serving import replaying, settings_of, write_items
 
 N = 240
 
@@ -84,13 +84,7 @@ def test_stages_are_asked_one_after_the_other(method: str, queries: float) -> No
 
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
-    path = tmp_path / "items.jsonl"
-    rows = (
-        {"id": f"q{k}", "prompt": f"question {k}?", "label": int(label), "topic": "ab"[k % 2]}
-        for k, label in enumerate(truth()[0])
-    )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_items(tmp_path / "items.jsonl", truth()[0], topic="ab")
 
 
 def truth() -> tuple[IntArray, Any]:
@@ -103,30 +97,26 @@ def server(items: Path) -> Iterator[Server]:
         yield server
 
 
-def settings(server: Server, **more: Any) -> Settings:
-    return Settings(**{"model": "replay", "base_url": server.base_url, "resamples": 20, **more})
-
-
 def test_an_audit_asks_a_part_and_grows(items: Path, server: Server, tmp_path: Path) -> None:
     """The result is about the items asked; more cost only their own queries, and answers stay."""
     out = tmp_path / "run"
-    small = audit(items, settings(server, sample=80, by_field="topic"), out=out)
+    small = audit(items, settings_of(server, sample=80, by_field="topic"), out=out)
     assert small.complete
     assert (small.counts.items, small.counts.positive + small.counts.negative) == (80, 80)
     assert [part.items for part in small.parts] == [40, 40]
     answers = (out / "answers.csv").read_text().splitlines()
     asked = server.answered
-    large = audit(items, settings(server, sample=200), out=out)
+    large = audit(items, settings_of(server, sample=200), out=out)
     assert large.counts.items == 200
     controls = large.spend.control_queries - small.spend.control_queries
     assert server.answered - asked == 120 + controls
     assert (out / "answers.csv").read_text().splitlines()[:81] == answers
-    everything = audit(items, settings(server), out=out)
+    everything = audit(items, settings_of(server), out=out)
     assert everything.counts.items == N
     with pytest.raises(InputError, match="already asks 240 items, and 100 are wanted now"):
-        audit(items, settings(server, sample=100), out=out)
+        audit(items, settings_of(server, sample=100), out=out)
     asked = server.answered
-    assert audit(items, settings(server, sample=N), out=out).ece == everything.ece
+    assert audit(items, settings_of(server, sample=N), out=out).ece == everything.ece
     assert server.answered == asked
 
 
@@ -136,11 +126,11 @@ def test_blind_audits_a_part_but_does_not_grow(items: Path, server: Server, tmp_
     plan = make_design("blind", labels_of(300), bins=5, stages=stages)
     assert isinstance(plan, design.BlindDesign)
     assert np.isfinite(plan.thresholds()).sum() == 100
-    result = audit(items, settings(server, method="blind", sample=100, bins=5), out=tmp_path / "run")
+    result = audit(items, settings_of(server, method="blind", sample=100, bins=5), out=tmp_path / "run")
     assert (result.counts.items, result.counts.positive + result.counts.negative) == (100, 80)
     asked = server.requests
     with pytest.raises(InputError, match="which splits them all at once and cannot grow"):
-        audit(items, settings(server, method="blind", sample=150, bins=5), out=tmp_path / "run")
+        audit(items, settings_of(server, method="blind", sample=150, bins=5), out=tmp_path / "run")
     assert server.requests == asked
 
 

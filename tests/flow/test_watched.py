@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ from blindcal.methods import control_spacing
 from blindcal.report.page import render
 from blindcal.results.check import check
 from blindcal.results.result import AuditResult
-from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
 from misbehaving import Behaviour
-from serving import replaying
+from serving import replaying, settings_of, write_items
 
 N = 1000
 ASKED = 750  # queries of `blind` with four bins
@@ -33,28 +31,13 @@ def truth(n: int = N) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 @pytest.fixture
 def items(tmp_path: Path) -> Path:
-    path = tmp_path / "items.jsonl"
-    labels = np.random.default_rng(3).random(N) < truth()
-    with path.open("w") as file:
-        for k in range(N):
-            record = {"id": f"q{k}", "prompt": f"question {k}?", "label": int(labels[k])}
-            file.write(json.dumps(record) + "\n")
-    return path
+    return write_items(tmp_path / "items.jsonl", np.random.default_rng(3).random(N) < truth())
 
 
 def audited(items: Path, out: Path, behaviour: dict[str, Any], **more: Any) -> AuditResult:
     force, limits = more.pop("force", False), more.pop("limits", None)
     with replaying(items, truth(), **behaviour) as server:
-        settings = Settings(
-            **{
-                "model": "replay",
-                "base_url": server.base_url,
-                "method": "blind",
-                "bins": 4,
-                "send_seed": True,
-                **more,
-            }
-        )
+        settings = settings_of(server, **{"method": "blind", "bins": 4, "send_seed": True, **more})
         return audit(items, settings, out=out, force=force, limits=limits)
 
 
@@ -86,7 +69,7 @@ def test_an_honest_endpoint_gets_no_word(items: Path, tmp_path: Path) -> None:
 def test_a_bias_that_stops_acting_ends_the_run(items: Path, tmp_path: Path) -> None:
     """Soon after the bias stops acting the run ends; continued, it ends at once, and is never estimated."""
     with replaying(items, truth(), **later(PROBE + 120, bias="ignored")) as server:
-        settings = Settings(model="replay", base_url=server.base_url, method="blind")
+        settings = settings_of(server, method="blind")
         with pytest.raises(UnfitError, match="no longer does"):
             audit(items, settings, out=tmp_path / "run")
         requests = server.requests
