@@ -28,7 +28,7 @@ _REFITS = 240
 _AUDITS = 12  # draws whose intervals are averaged
 _ROUGHLY = 1e-3  # log-likelihood units at which a fit may stop: far below the uncertainty of the answers
 _SIMULATED = 10_000  # most items of a simulated audit
-_LEAST_SIMULATED = 3000  # items of all simulated audits together
+_LEAST_SIMULATED = 1000  # items of all simulated audits together
 #: Maximum queries per item of a forecast; well before, only the noise of the labels is left.
 MAX_QUERIES = 8.0
 
