@@ -1,4 +1,4 @@
-"""Files and folders that cannot be written: one line with a cause and a cure, and nothing paid is lost."""
+"""What cannot be written, files or streams: one line with a cause and a cure, and nothing paid is lost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -206,17 +208,20 @@ def test_a_full_disk_ends_a_run_that_goes_on_later(world: World, tmp_path: Path)
         assert len(open_run(disk / "run").answered) == N
 
 
+def process(
+    *arguments: object, environ: Mapping[str, str] = {}, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """A command that ran in a process of its own; ``how`` goes to ``subprocess.run``."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+    command = [sys.executable, "-m", "blindcal", *map(str, arguments)]
+    return subprocess.run(command, env={**os.environ, **environ}, text=True, check=False, **streams)
+
+
 def limited(limit: str, most: int, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A command that ran under a limit of the system."""
     resource = pytest.importorskip("resource")
-    return subprocess.run(
-        [sys.executable, "-m", "blindcal", *map(str, arguments)],
-        preexec_fn=lambda: resource.setrlimit(getattr(resource, limit), (most, most)),
-        env={**os.environ, "TMPDIR": "/dev/shm"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    lower = partial(resource.setrlimit, getattr(resource, limit), (most, most))
+    return process(*arguments, environ={"TMPDIR": "/dev/shm"}, preexec_fn=lower)
 
 
 def test_a_file_beyond_the_size_limit_is_not_left_half_written(tmp_path: Path) -> None:
@@ -237,6 +242,34 @@ def test_an_audit_asks_with_few_open_files(world: World, tmp_path: Path) -> None
     assert ended.returncode == 0, ended.stderr
     assert "the concurrency is 4 instead of 32" in ended.stderr
     assert len(open_run(tmp_path / "run").answered) == N
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_an_error() -> None:
+    """A result that nobody can have is one line on standard error."""
+    with Path("/dev/full").open("w") as full:
+        ended = process("items", "builtin", stdout=full)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.endswith(": free some space, and run the same again\n")
+
+
+@pytest.mark.parametrize("arguments", [("items", "builtin"), ("audit", "--help")])
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(arguments: tuple[str, ...]) -> None:
+    """A pipe without a reader ends the command without a word."""
+    read, write = os.pipe()
+    os.close(read)
+    ended = process(*arguments, stdout=write)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_terminal_of_few_characters_shows_the_others_escaped(tmp_path: Path) -> None:
+    """A name that the terminal's encoding lacks is shown escaped, not as a traceback."""
+    named = ("items", "builtin", "--n", 20, "--out", tmp_path / "日本.jsonl")
+    ended = process(*named, environ={"PYTHONIOENCODING": "latin-1"})
+    assert ended.returncode == 0
+    assert "\\u65e5\\u672c.jsonl" in ended.stderr
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
