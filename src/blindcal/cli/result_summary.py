@@ -7,6 +7,7 @@ from pathlib import Path
 from blindcal.cli.console import WIDTH, print_field, print_spend, print_stopped, print_table
 from blindcal.evidence import FEW_ITEMS
 from blindcal.report.page import PAGE_FILE
+from blindcal.report.sentences import ALPHA
 from blindcal.report.wording import few_groups, item_count, percent
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import ANSWERS_FILE
@@ -14,7 +15,6 @@ from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
 MOST_PARTS = 12
-ALPHA = 0.05
 
 
 def print_result(result: AuditResult, folder: Path) -> None:
