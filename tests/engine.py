@@ -71,11 +71,10 @@ def hurried(
     *,
     store: Store | None = None,
     tell: Callable[[str], None] = ignore,
-    kept: str = "",
     **limits: Any,
 ) -> HurriedGovernor:
     """A governor that does not wait."""
-    governor = HurriedGovernor(endpoint, RunContext(limits=Limits(**limits), tell=tell), store, kept)
+    governor = HurriedGovernor(endpoint, RunContext(limits=Limits(**limits), tell=tell), store)
     governor.waits = []
     return governor
 

@@ -87,7 +87,7 @@ def test_a_probe_never_costs_more(kinds: list[tuple[str, int]], money: float, co
 
     async def ask_all(store: Store) -> bool:
         governor = Governor(endpoint, context, store)
-        probe = GovernedEndpoint(governor, store)
+        probe = GovernedEndpoint(governor)
         replies = await asyncio.gather(*map(probe.ask, asked), return_exceptions=True)
         refused = [reply for reply in replies if not isinstance(reply, Reply)]
         assert all(isinstance(error, InputError) for error in refused)
@@ -123,7 +123,7 @@ def test_refusals_in_the_probe_are_kept_and_what_was_served_counts(tmp_path: Pat
 
     async def probe(store: Store) -> Usage:
         governor = hurried(endpoint, store=store, max_queries=3)
-        probe = GovernedEndpoint(governor, store)
+        probe = GovernedEndpoint(governor)
         for request, error in ((asked[0], refused), (asked[1], empty)):
             with pytest.raises(ReplyError, match=str(error)):
                 await probe.ask(request)

@@ -43,6 +43,7 @@ from blindcal.store.run_store import Store
 from blindcal.text import printable
 
 REPLY_TRIES = 3
+_KEPT = "every answer so far is kept; run the same again to continue"
 _LONGEST = 20.0  # seconds between two tries of a request
 _GRACE = 5.0  # seconds to wait for a reply that is under way when the run is stopped
 _NOTICEABLE = 3.0  # seconds; a longer wait is announced
@@ -81,10 +82,8 @@ class FinalOutcome:
 class Governor:
     """Sends requests within the limits of ``run``; ``paid`` includes what the store already holds."""
 
-    def __init__(
-        self, endpoint: Endpoint, run: RunContext, store: Store | None = None, kept: str = ""
-    ) -> None:
-        self.endpoint, self.run, self._store, self._kept = endpoint, run, store, kept
+    def __init__(self, endpoint: Endpoint, run: RunContext, store: Store | None = None) -> None:
+        self.endpoint, self.run, self.store = endpoint, run, store
         self.paid = Usage() if store is None else store.usage()
         self.tokens = TokenEstimator(store)
         self.concurrency = ConcurrencyControl(run.limits.concurrency)
@@ -290,7 +289,7 @@ class Governor:
         return delay
 
     def _with_kept(self, remedy: str) -> str:
-        return f"{remedy}; {self._kept}" if self._kept else remedy
+        return f"{remedy}; {_KEPT}" if self.store is not None else remedy
 
     async def _waste(self, error: EndpointError, request: Request, kind: ReplyKind) -> bool:
         self.tokens.bill(error, request)
@@ -304,11 +303,11 @@ class Governor:
             return
         wasted = StoredReply(kind=kind, outcome=False, **(final.cost | {"attempts": 1}))
         self.paid += usage_of([wasted])
-        if self._store is not None:
-            await self._store.save(wasted)
+        if self.store is not None:
+            await self.store.save(wasted)
 
     def _note_accepted(self) -> None:
-        store, endpoint = self._store, self.endpoint
+        store, endpoint = self.store, self.endpoint
         if store is not None and isinstance(endpoint, HttpEndpoint) and endpoint.accepted != self._accepted:
             self._accepted = endpoint.accepted
             store.set_note("accepted", msgspec.to_builtins(self._accepted))
@@ -325,23 +324,22 @@ class LimitTooLowError(InputError):
 class GovernedEndpoint:
     """An endpoint behind a governor; every request is needed, and raises if it fails.
 
-    With a store, nothing is asked twice. ``expected`` and ``for_what`` appear in errors and the progress.
+    If the governor has a store, nothing is asked twice. ``expected`` and ``for_what`` appear in errors and
+    the progress.
     """
 
     def __init__(
         self,
         governor: Governor,
-        store: Store | None = None,
         *,
         expected: int = 0,
         for_what: str = "the probe",
         quiet: bool = False,
     ) -> None:
-        self._governor, self._store = governor, store
+        self._governor, self._store = governor, governor.store
         self._expected, self._for_what, self._quiet = expected, for_what, quiet
-        self._room = asyncio.Semaphore(
-            governor.run.limits.concurrency
-        )  # so a crash loses no more than in a run
+        # so that a crash loses no more than in a run
+        self._room = asyncio.Semaphore(governor.run.limits.concurrency)
         self._times: Counter[int] = Counter()
         self._unused: defaultdict[int, list[int]] = defaultdict(list)
         self._done = 0

@@ -40,7 +40,6 @@ StoreT = TypeVar("StoreT", bound=Store)
 
 ALL_INVALID = 50
 NOT_THERE = "an answer that the item does not have"
-KEPT = "every answer so far is kept; run the same again to continue"
 
 
 @contextlib.asynccontextmanager
@@ -62,7 +61,7 @@ async def opened_run(
             noted = msgspec.convert(store.note("accepted"), Accepted | None)
             asked.accepted = noted or accepted or Accepted()
         try:
-            yield store, Governor(asked, run, store, kept=KEPT)
+            yield store, Governor(asked, run, store)
         finally:
             await asked.close()
 

@@ -39,7 +39,6 @@ from blindcal.probing.probe import probe as run_probe
 from blindcal.records import IntArray, Item, Progress, Semantics, Targets, Token, Usage, Way
 from blindcal.results.result import Truth, read_truth
 from blindcal.settings import Settings
-from blindcal.store.run_store import Store
 from blindcal.text import printable
 
 _CLEARLY = 1.5  # factor by which the estimated cost of the probe may exceed the limit
@@ -159,7 +158,7 @@ def _read_oracle(session: Session, oracle: Path | None) -> Truth | None:
 
 async def _with_probe(session: Session, governor: Governor, targets: Targets | None, force: bool) -> Prepared:
     settings, design, run = session.settings, session.settings.design, session.run
-    examined = await _examine(session.items, settings, governor, session.store, targets, run.tell)
+    examined = await _examine(session.items, settings, governor, targets, run.tell)
     choice, probed = examined.choice, examined.probe
     name = _chosen(session, examined, force) if settings.auto else design.method
     method = METHODS[name]
@@ -207,7 +206,6 @@ async def _examine(
     items: Items,
     settings: Settings,
     governor: Governor,
-    store: Store | None = None,
     targets: Targets | None = None,
     tell: Callable[[str], None] = ignore,
 ) -> EndpointProbe:
@@ -217,7 +215,7 @@ async def _examine(
     options = method_options(settings, len(items)) if settings.auto else ()
     order = np.random.default_rng(design.seed).permutation(len(items))[: PROBED + PILOTS]
     sample = [items[int(k)] for k in order]
-    asked = GovernedEndpoint(governor, store, expected=probe_queries(several=items.choices is not None))
+    asked = GovernedEndpoint(governor, expected=probe_queries(several=items.choices is not None))
     if targets is not None:
         choice = tokens.Choice(targets)
     else:

@@ -198,8 +198,7 @@ class CertifiedEndpoint:
     async def check(self, job: Job, governor: Governor) -> str | None:
         """Doubt an endpoint that ignores the bias or changed its name; returns the objection to the bias."""
         governor.run.tell("checking the endpoint")
-        about = {"expected": 2 * CHECKED, "for_what": "the check of the endpoint"}
-        asked = GovernedEndpoint(governor, self.store, **about)  # type: ignore[arg-type]  # of two types
+        asked = GovernedEndpoint(governor, expected=2 * CHECKED, for_what="the check of the endpoint")
         chosen = np.random.default_rng(0).permutation(len(job.items))[:CHECKED].tolist()
         forced = await ask_forced(job, asked, chosen)
         ignored = bias_ignored(forced) if job.max_shift >= IRRESISTIBLE else None

@@ -302,7 +302,7 @@ class Watch:
         return await anchors.set_up(candidates, self._governed(SET_UP, "setting up the anchors"))
 
     def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:
-        return GovernedEndpoint(self.governor, self.store, expected=expected, for_what=for_what, quiet=quiet)
+        return GovernedEndpoint(self.governor, expected=expected, for_what=for_what, quiet=quiet)
 
     async def _leave_out(self, first: int, end: int, why: str) -> None:
         # these items fail again and again while others are answered
