@@ -5,7 +5,7 @@
 A block of commands that is followed by a block of text is shown with its output. The commands are run as they
 stand, in a new folder, against the embedded model that `blindcal serve` serves. The report's picture goes to
 docs/images/tutorial.png, and the model's logprobs to tests/data/tutorial_logits.csv.gz: from these,
-tests/slow/test_tutorial.py runs the same commands without the model. About fifteen minutes on two cores.
+tests/slow/test_doc_pages.py runs the same commands without the model. About fifteen minutes on two cores.
 """
 
 from __future__ import annotations
