@@ -15,7 +15,6 @@ from answering import LETTERS, audited, greedy, serving, write_choices
 from blindcal.asking.controls import Control, ControlAnswer, Controls, forced_in_vain
 from blindcal.asking.job import Job, request_numbers
 from blindcal.auditing.conclude import check_steadiness
-from blindcal.auditing.item_sample import grown
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.design import answer_design
 from blindcal.endpoints.query_format import TokenQuestion
@@ -115,16 +114,6 @@ def test_equal_queries_have_equal_biases() -> None:
     asked = Round(three, zero, zero + 1, about=three + PLAIN, biases=biases)
     numbers = request_numbers(asked, 4)
     assert numbers[0] == numbers[1] == numbers[3] != numbers[2]
-
-
-def test_a_sample_holds_every_label_in_proportion() -> None:
-    """Strata are the labels, however many there are; groups count with their commonest label."""
-    labels = np.repeat([0, 1, 2, 3], [40, 80, 120, 160])
-    (chosen,) = grown([], 100, labels, seed=3)
-    assert np.abs(np.bincount(labels[chosen]) - [10, 20, 30, 40]).max() <= 1
-    groups = np.arange(400) // 4
-    (chosen,) = grown([], 100, labels, groups, seed=3)
-    assert np.unique(groups[chosen], return_counts=True)[1].tolist() == [4] * 25
 
 
 def test_the_table_of_answers_has_words_and_biases(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from commanding import blindcal, printed_error
-from misbehaving import Behaviour, Server
+from misbehaving import Server
 from serving import replaying, settings_of, write_items
 
 N = 60
@@ -153,21 +152,6 @@ def test_an_endpoint_is_probed_from_python(items: Path, server: Server) -> None:
     assert [one.done for one in heard] == list(range(1, server.answered + 1))
     assert found.queries == server.requests
     assert all(one.probing for one in heard)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
-def test_ctrl_c_ends_a_probe_at_once(items: Path, server: Server) -> None:
-    """An interrupted probe waits for no reply."""
-    server.behaviour = Behaviour(latency=600.0)  # a first answer would come in ten minutes
-    command = [sys.executable, "-m", "blindcal", "probe", str(items)]
-    command += ["--model", "replay", "--base-url", server.base_url]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not server.requests:
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, shown = process.communicate(timeout=60)
-    assert (process.returncode, shown.splitlines()[-1]) == (130, "interrupted")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")

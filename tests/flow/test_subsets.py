@@ -36,14 +36,15 @@ def labels_of(n: int) -> IntArray:
     return (np.random.default_rng(1).random(n) < 0.3).astype(np.int64)
 
 
-def test_a_part_has_the_shares_of_the_whole() -> None:
+@pytest.mark.parametrize("answers", [2, 4])
+def test_a_part_has_the_shares_of_the_whole(answers: int) -> None:
     """Labels and parts come in the file's proportions, within one item of each stratum."""
-    labels, of_item = labels_of(1000), np.arange(1000) % 3
+    labels, of_item = np.arange(1000) ** 2 % 11 % answers, np.arange(1000) % 3
     (chosen,) = grown([], 300, labels, None, [["a", "b", None][k] for k in of_item], seed=4)
     assert np.unique(chosen).size == chosen.size == 300
     for part in range(3):
-        for y in (0, 1):
-            stratum = (of_item == part) & (labels == y)
+        for label in range(answers):
+            stratum = (of_item == part) & (labels == label)
             assert stratum[chosen].sum() == pytest.approx(0.3 * stratum.sum(), abs=1.01)
 
 
