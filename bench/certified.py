@@ -34,7 +34,7 @@ from blindcal.estimate.certification import (
     split_items,
 )
 from blindcal.estimate.latent.model import working_table
-from blindcal.estimate.readings import count_patterns
+from blindcal.estimate.patterns import count_patterns
 from blindcal.methods import make_design
 from blindcal.records import FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask

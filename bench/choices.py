@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.published import findings_at_face_value
 from blindcal.estimate.truth import given_confidence

@@ -21,7 +21,7 @@ import numpy as np
 
 import blindcal as bc
 from blindcal.errors import NotIdentifiedError
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.latent.operating import QUANTITIES, Rates
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import bin_index

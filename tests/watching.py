@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from blindcal.asking.run_context import Limits
-from blindcal.estimate.latent.fitting import latent
+from blindcal.estimate.latent.estimator import latent
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run

@@ -1,6 +1,7 @@
 """How well calibrated is a black-box LLM? One query per item, no logprobs.
 
 The whole public API: ``audit`` and the steps around it, estimators for your own answers, records and errors.
+"METHOD 3" in a docstring means section 3 of docs/method.md.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from blindcal.certifying.certify import certify, certify_async
     from blindcal.certifying.decide import decide, decide_async
     from blindcal.estimate.counts import Counts
+    from blindcal.estimate.latent.estimator import latent
     from blindcal.estimate.latent.fit import LatentFit
-    from blindcal.estimate.latent.fitting import latent
     from blindcal.estimate.published import blind
     from blindcal.estimate.truth import binned_ece
     from blindcal.planning.plan import plan_audit as plan
@@ -109,7 +110,7 @@ _MODULES = {
     "watching.watch": ("watch", "watch_async"),
     "estimate.published": ("blind",),
     "estimate.counts": ("Counts",),
-    "estimate.latent.fitting": ("latent",),
+    "estimate.latent.estimator": ("latent",),
     "estimate.latent.fit": ("LatentFit",),
     "estimate.truth": ("binned_ece",),
     "prices": ("Prices",),

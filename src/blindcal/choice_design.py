@@ -25,10 +25,10 @@ from blindcal.design import (
 )
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, HALF, MID_P, MID_S, edge_of_threshold
-from blindcal.estimate.latent.fitting import excess_of
+from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.model import working_table
+from blindcal.estimate.patterns import Patterns, axis_of, read
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.readings import Patterns, axis_of, read
 from blindcal.records import PLAIN, AnswerTable, BoolArray, FloatArray, IntArray, Noise, Round
 
 # Log-odds plus shift at which a Gumbel query is most informative: one in five repeats the given answer.

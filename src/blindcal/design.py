@@ -16,8 +16,8 @@ from scipy.special import logit
 
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, edge_of_threshold
 from blindcal.estimate.latent.model import working_table
+from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.published import blind_subsets, flip_bounds
-from blindcal.estimate.readings import Patterns, count_patterns
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 

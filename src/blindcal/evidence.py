@@ -14,7 +14,7 @@ import numpy as np
 from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, no_findings
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.published import (
     blind,

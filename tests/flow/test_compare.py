@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-from blindcal.estimate.latent.fitting import Difference, differences
+from blindcal.estimate.latent.difference import Difference, differences
 from blindcal.methods import make_design
 from blindcal.records import Estimate
 from blindcal.report.comparison import (

@@ -11,7 +11,7 @@ from blindcal.design import BlindDesign, Design, best_splits
 from blindcal.errors import InputError
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.latent.model import working_table
-from blindcal.estimate.readings import count_patterns
+from blindcal.estimate.patterns import count_patterns
 from blindcal.methods import METHODS, count_queries, estimator_of, make_design
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask, generate, log_odds, respond

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blindcal.errors import InputError, StoreError
-from blindcal.estimate.latent.fitting import latent
+from blindcal.estimate.latent.estimator import latent
 from blindcal.results.answer_counts import read_counts
 from blindcal.results.merge import merge, together
 from blindcal.results.run import Run, open_result, open_run

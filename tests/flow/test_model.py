@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from blindcal.estimate import grid
 from blindcal.estimate.grid import CELLS, MID_S, WIDTH_S
 from blindcal.estimate.latent import model
-from blindcal.estimate.readings import Patterns, count_patterns
+from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.methods import make_design
 from blindcal.records import FloatArray
 from blindcal.simulation.simulate import ask, generate

@@ -15,8 +15,8 @@ import pytest
 import results
 from blindcal import plot
 from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate.latent.estimator import latent
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.fitting import latent
 from blindcal.estimate.published import blind
 from blindcal.report import plots, style
 from blindcal.report.page import html

@@ -14,7 +14,7 @@ from scipy.special import expit, logit
 
 from blindcal.asking.run_context import Limits
 from blindcal.errors import InputError
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import binned_ece
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width, shape_of_scores

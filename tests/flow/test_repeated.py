@@ -24,7 +24,7 @@ from blindcal.asking.run_context import INTERRUPTED, Limits, Stopped
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.replies import read
 from blindcal.errors import FatalError, InputError, ReplyError
-from blindcal.estimate.noise import drift_test
+from blindcal.estimate.drift import drift_test
 from blindcal.methods import make_design
 from blindcal.prices import Prices
 from blindcal.records import AnswerTable, Message, Reply, Request, Round, Usage

@@ -21,8 +21,8 @@ from blindcal.certifying.decision_request import decision_request
 from blindcal.choice_design import GivenAnswerDesign
 from blindcal.cli import threshold
 from blindcal.design import answer_design
+from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.fitting import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.records import Estimate, FloatArray, IntArray
 from blindcal.results.run import open_run

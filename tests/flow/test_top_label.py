@@ -16,7 +16,8 @@ from blindcal.choice_design import (
 from blindcal.design import answer_design
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.grid import EDGES_S, HALF, MID_S
-from blindcal.estimate.latent.fitting import excess_of, fit_problem
+from blindcal.estimate.latent.estimator import fit_problem
+from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.problem import Excess, Problem
 from blindcal.estimate.readings import margin_axis
 from blindcal.estimate.truth import drawn_answer_ece, top_label_ece

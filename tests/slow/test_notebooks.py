@@ -89,7 +89,7 @@ def test_a_real_notebook_shows_results_and_fits(finished_runs: FinishedRuns, fol
         "assert 'matplotlib' not in sys.modules and 'numpy' not in sys.modules",
         f"sys.path.insert(0, {str(ROOT / 'tests')!r}); import results; results.result()",
         "from blindcal.estimate.published import blind; blind([1, 0], [0.0, 0.5], [1, 1], bins=2)",
-        "from blindcal.estimate.latent.fitting import latent\n"
+        "from blindcal.estimate.latent.estimator import latent\n"
         "latent([1, 0, 1], [0.0, 1.0, -1.0], [1, 1, 0], resamples=20)",
         f"blindcal.open_run({str(folder)!r})",
         "42",

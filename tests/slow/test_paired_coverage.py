@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blindcal.estimate.latent.fitting import differences
+from blindcal.estimate.latent.difference import differences
 from fitting import alike_models, asked, fitted
 
 

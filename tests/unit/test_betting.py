@@ -31,7 +31,7 @@ from blindcal.estimate.streams.betting import (
 )
 from blindcal.records import FloatArray, IntArray, Noise
 
-# The wealth in the plainest way: item after item, product by product; from METHOD 11, not from the code
+# The wealth in the plainest way: item after item, product by product; from METHOD 9, not from the code
 
 Number = Fraction | float
 

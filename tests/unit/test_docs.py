@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import answer_examples
+import blindcal
 import docs
 import help_pages
 from doc_pages import BLOCK, PAGES, blocks, headings
@@ -55,6 +56,22 @@ def test_files_that_pages_name_exist() -> None:
     for path in (*pages, *(ROOT / "bench").glob("*.py"), *(ROOT / "tests").rglob("*.py")):
         for name in re.findall(r"\b(?:tests|bench)/[\w/]+\.py\b", path.read_text()):
             assert (ROOT / name).is_file(), f"{path.name}: {name}"
+
+
+def test_the_code_refers_to_what_exists() -> None:
+    """Sections of docs/method.md and modules that the code names are there."""
+    sections = set(re.findall(r"^## (\d+) ", (ROOT / "docs" / "method.md").read_text(), re.M))
+    for path in (
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "bench").glob("*.py"),
+    ):
+        text = path.read_text()
+        assert set(re.findall(r"\bMETHOD (\d+)", text)) <= sections, path
+        for name in re.findall(r"`blindcal((?:\.[a-z_]+)+)`", text):
+            module = ROOT / "src" / "blindcal" / name[1:].replace(".", "/")
+            exists = module.is_dir() or module.with_suffix(".py").is_file()
+            assert exists or hasattr(blindcal, name[1:].split(".")[0]), f"{path.name}: blindcal{name}"
 
 
 @pytest.mark.parametrize("script", [help_pages, answer_examples])

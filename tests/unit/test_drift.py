@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.estimate.noise import ControlCounts, Drift, drift_test, estimate_noise
+from blindcal.estimate.drift import Drift, drift_test
+from blindcal.estimate.noise import ControlCounts, estimate_noise
 from blindcal.records import INVALID, AnswerTable, IntArray
 
 

@@ -12,7 +12,7 @@ from scipy.special import expit
 from scipy.stats import norm
 
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_S, edge_of_shift
-from blindcal.estimate.readings import Patterns, count_patterns
+from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.records import AnswerTable, FloatArray, IntArray, Noise
 
 

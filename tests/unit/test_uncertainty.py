@@ -15,7 +15,7 @@ from scipy.stats import binomtest, chi2, kstest, norm
 from blindcal import latent
 from blindcal.estimate.findings import AnswerMargins
 from blindcal.estimate.latent.intervals import error_bounds
-from blindcal.estimate.readings import count_patterns
+from blindcal.estimate.patterns import count_patterns
 from blindcal.estimate.truth import binned_ece
 from blindcal.estimate.uncertainty import (
     absolute_sum_interval,

@@ -17,8 +17,9 @@ from blindcal.asking.job import answers_kept, asking_order, request_numbers
 from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import ReadyAudit
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
+from blindcal.estimate.drift import drift_test
 from blindcal.estimate.findings import AnswerMargins, Findings
-from blindcal.estimate.noise import ControlCounts, NoiseEstimate, drift_test, estimate_noise, forced_noise
+from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
 from blindcal.evidence import Evidence, estimate, measures
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS

@@ -357,7 +357,7 @@ class EndpointProbe:
 
     @property
     def verdict(self) -> ProbeVerdict:
-        """How the endpoint can be audited: by thresholds, by temperature only, or not at all."""
+        """The best way to audit the endpoint, if there is one."""
         return self.probe.verdict
 
     @property

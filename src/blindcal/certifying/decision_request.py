@@ -20,13 +20,12 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.endpoints.refusals import Accepted
 from blindcal.errors import NotIdentifiedError
+from blindcal.estimate.certification import SHIFT_DIGITS
 from blindcal.methods import METHODS
 from blindcal.records import FloatArray, Message
 from blindcal.results.run import Run
 
 QUESTION = "YOUR QUESTION, WORDED AS IN THE AUDIT"
-DIGITS = 4
-"""Decimals of a bias: far finer than the cells of the fit, and short enough to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,18 +87,17 @@ def decision_request(run: Run, shift: float, accepted: Accepted | None = None) -
 
     def body(added: float, biases: FloatArray | None = None) -> dict[str, Any]:
         request = question.request(messages, added, 0.0, 0, biases)
-        bias = {str(token): round(value, DIGITS) for token, value in request.logit_bias.items()}
+        bias = {str(token): round(value, SHIFT_DIGITS) for token, value in request.logit_bias.items()}
         return {**json.loads(endpoint.body(request)), "logit_bias": bias}
 
-    rounded = round(shift, DIGITS)
+    rounded = round(shift, SHIFT_DIGITS)
     lowered = np.diag(np.full(len(answers), rounded))
-    sides = targets.by_answer if answers else (targets.positive, targets.negative)
     return DecisionRequest(
         url=endpoint.url,
         key_header="Authorization: Bearer " if settings["api_version"] is None else "api-key: ",
         ask=body(0.0, np.zeros(len(answers))) if answers else body(rounded),
         confirm={word: body(shift, row) for word, row in zip(answers, lowered, strict=True)},
-        tokens=tuple(tuple(token.text for token in tokens) for tokens in sides),
+        tokens=tuple(tuple(token.text for token in tokens) for tokens in targets.sides),
     )
 
 

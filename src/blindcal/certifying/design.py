@@ -25,7 +25,7 @@ from blindcal.estimate.certification import (
     split_items,
 )
 from blindcal.estimate.latent.model import working_table
-from blindcal.estimate.readings import read
+from blindcal.estimate.patterns import read
 from blindcal.methods import control_spacing
 from blindcal.records import INVALID, AnswerTable, BoolArray, FloatArray, IntArray, Noise, Round
 from blindcal.results.run import Run

@@ -1,6 +1,7 @@
 """A client for any OpenAI-compatible endpoint.
 
-Nothing is retried here: that is up to the run. Every failure becomes one of the three endpoint errors.
+Nothing is retried here: that is up to the governor of the run. Every failure becomes one of the three
+endpoint errors.
 
 The API key is read from an environment variable and sent only as a header. It appears in no ``repr``, error,
 log or file: redirects are not followed, an address that holds a key is refused, and responses are redacted

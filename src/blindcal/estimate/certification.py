@@ -1,4 +1,4 @@
-"""Certified thresholds: exact binomial bounds, and candidates tested in a fixed order (METHOD 10).
+"""Certified thresholds: exact binomial bounds, and candidates tested in a fixed order (docs/certify.md).
 
 A yes at temperature 0 is also a yes at lower thresholds, and a no is a no at higher ones. Once every item of
 a sample is decided at a threshold, its right positive decisions are binomial whatever the distribution of the
@@ -26,7 +26,7 @@ from blindcal.records import INVALID, POSITIVE, AnswerTable, BoolArray, FloatArr
 SideName: TypeAlias = Literal["accept", "reject"]
 
 SHIFT_DIGITS = 4
-"""Decimals of a candidate's shift: those of the deployed request, so that it is the one certified."""
+"""Decimals of a shift that is certified or deployed: far finer than the cells of the fit, and short."""
 CHOOSING = 0.25
 """Share of the items that choose the candidates; slightly better than 0.15 or 0.35 (bench/certified.py)."""
 #: Chances of passing, by the fit, of the candidates after the first.

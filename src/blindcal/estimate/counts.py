@@ -16,8 +16,8 @@ from scipy.special import expit
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike
 from blindcal.estimate.grid import CELLS, EDGES_S, cells_between
+from blindcal.estimate.latent.estimator import latent
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.fitting import latent
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.published import BlindResult, blind
 from blindcal.estimate.readings import packed

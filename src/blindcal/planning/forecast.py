@@ -17,7 +17,7 @@ from blindcal.estimate import grid as of
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, positions
 from blindcal.estimate.latent.intervals import of_items
 from blindcal.estimate.latent.model import Ensemble, fit_ensemble, refit, tangents
-from blindcal.estimate.readings import Patterns, count_patterns
+from blindcal.estimate.patterns import Patterns, count_patterns
 from blindcal.estimate.uncertainty import absolute_sum_interval, unseen_share
 from blindcal.methods import METHODS, SIMULABLE, make_design
 from blindcal.records import FloatArray, IntArray

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blindcal.estimate.latent.fitting import Difference
+from blindcal.estimate.latent.difference import Difference
 from blindcal.evidence import FEW_ITEMS
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style

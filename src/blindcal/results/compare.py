@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from blindcal.errors import InputError
-from blindcal.estimate.latent.fitting import Difference, differences
+from blindcal.estimate.latent.difference import Difference, differences
 from blindcal.records import IntArray
 from blindcal.results.run import Run, opened
 from blindcal.text import printable

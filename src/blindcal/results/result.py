@@ -16,8 +16,9 @@ from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
+from blindcal.estimate.drift import Drift
 from blindcal.estimate.findings import AnswerMargins, Findings
-from blindcal.estimate.noise import ControlCounts, Drift
+from blindcal.estimate.noise import ControlCounts
 from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
 from blindcal.items.question_files import Items, RepeatedPrompts
 from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
@@ -139,8 +140,8 @@ class Steadiness:
     opposite of what they should be, and ``jitter`` the noise of the log-odds. ``drift`` is the test for a
     change of the answers during the run. ``bias_lost`` is the number of the answer from which on the forced
     answers were wrong, if the run was forced to go on. ``served`` are the models that the replies name.
-    Queries are numbered from 1 in the order of asking. ``warnings`` and ``notes`` say what it means
-    (`blindcal.report.steadiness`): ``warnings`` make all estimates doubtful.
+    Queries are numbered from 1 in the order of asking. ``warnings`` and ``notes`` say what it means:
+    ``warnings`` make all estimates doubtful.
     """
 
     queries: int

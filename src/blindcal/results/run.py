@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
+from blindcal.estimate.latent.estimator import fit_problem
+from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.fitting import excess_of, fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.evidence import UNNAMED
 from blindcal.items.question_files import resampling_units

@@ -26,7 +26,7 @@ from blindcal.asking.run_context import INTERRUPTED, RunContext, Stopped
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.design import make_round
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
-from blindcal.estimate.latent.fitting import fit_problem
+from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.query_seeds import draw_of_name
 from blindcal.records import INVALID, AnswerTable, FloatArray, Round

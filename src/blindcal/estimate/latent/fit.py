@@ -53,8 +53,8 @@ from blindcal.estimate.latent.operating import (
     decision_rates,
     operating_points,
 )
+from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.readings import Patterns
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import NEGATIVE, POSITIVE, BoolArray, Estimate, FloatArray, IntArray, Noise
 

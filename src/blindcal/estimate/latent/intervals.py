@@ -26,7 +26,8 @@ from scipy.special import ndtri
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, MID_S
 from blindcal.estimate.latent.model import Ensemble, refit, roughened
-from blindcal.estimate.readings import Axis, Patterns
+from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import Axis
 from blindcal.estimate.uncertainty import absolute_sum_interval, draw_quantile, unseen_draws, unseen_share
 from blindcal.records import NEGATIVE, POSITIVE, BoolArray, FloatArray, IntArray
 

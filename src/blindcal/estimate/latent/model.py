@@ -21,7 +21,8 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from blindcal.estimate.grid import CELLS, HALF, MID_S, REACH, WIDTH_S
-from blindcal.estimate.readings import LOG_ODDS, Axis, Patterns
+from blindcal.estimate.patterns import Patterns
+from blindcal.estimate.readings import LOG_ODDS, Axis
 from blindcal.estimate.uncertainty import quadratic_pvalue
 from blindcal.records import BoolArray, FloatArray, IntArray
 

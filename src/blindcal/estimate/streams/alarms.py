@@ -290,7 +290,7 @@ class GapCounts:
     """Labelled answers of a stream, counted by threshold, answer and label.
 
     A gap is the mean confidence minus the share of positive labels in a range of confidence. A value is in
-    the confidence sequence as long as bets against it have not won 1/level (METHOD 11). Items within 0.1 of
+    the confidence sequence as long as bets against it have not won 1/level (METHOD 9). Items within 0.1 of
     the edge of a range count in part, because one answer per item can measure only continuous weights.
     """
 

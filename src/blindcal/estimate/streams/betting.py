@@ -2,7 +2,7 @@
 
 An item is asked at a threshold t that is uniform on (0, 1), answers ``d = 1[f >= t]``, and may get a label Y.
 Each bet has a table of gains by the bin of t, d and Y, whose mean is at most 0 under the claim, whatever the
-distribution of f (METHOD 11, docs/method.md section 9). The claims:
+distribution of f (METHOD 9). The claims:
 
 - *calibration*: E[Y|f] is a given curve c. Then ``c(0) + d c'(t) - Y`` has mean zero, which is calibration in
   the large. Likelihood ratios also see gaps of opposite sign.

@@ -1,0 +1,76 @@
+"""The posterior of the excess of k answers: how far their log-odds lie below the margin (METHOD 8).
+
+It is approximated by a normal distribution around its mode, which a search on a lattice finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+
+from blindcal.estimate.grid import CELLS, HALF, MID_S
+from blindcal.estimate.latent.model import working_mode
+from blindcal.estimate.patterns import Patterns, read
+from blindcal.estimate.problem import Excess, ExcessPosterior, Problem
+from blindcal.estimate.readings import margin_axis
+from blindcal.records import FloatArray, Noise
+
+_PRIOR, _SD = np.array([0.3, 0.0]), np.array([1.0, 1.5])  # of level and slope: vague
+_STEP = np.array([0.4, 0.8])  # of the lattice
+_FINEST = 0.1  # of the lattice's step, to measure the curvature
+_FURTHEST = 12  # steps of the search
+_LEAST_CURVATURE = 0.2  # of the log-posterior, where it looks flat or bends the wrong way
+
+
+def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> ExcessPosterior | None:
+    """The posterior of the excess, ``roughly`` to choose queries; ``None`` if no margin was tested."""
+    if problem.choices is None or not problem.hard.any():
+        return None
+    choices = problem.choices[problem.items]
+    first = read(problem, noise, margin_axis(choices, Excess(0.0, 0.0)))
+
+    def reading(excess: Excess) -> Patterns:
+        return first.on(margin_axis(choices, excess))
+
+    start = last = working_mode(reading(Excess(*_PRIOR)))
+    margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
+    centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())
+    known: dict[tuple[float, float], float] = {}
+
+    def value(point: FloatArray) -> float:
+        key = (round(float(point[0]), 6), round(float(point[1]), 6))
+        nonlocal last
+        if key not in known:
+            last = mode = working_mode(reading(Excess(*key, centre)), last)
+            known[key] = mode.evidence - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
+        return known[key]
+
+    best = _PRIOR
+    for _ in range(_FURTHEST):
+        values = {step: value(best + _STEP * step) for step in product((-1, 0, 1), repeat=2)}
+        step = max(values, key=lambda at: values[at])
+        if step == (0, 0):
+            break
+        best = best + _STEP * step
+    near = _quadratic(value, best, _STEP, centre)
+    if roughly:
+        return near
+    finer = np.clip(np.sqrt(np.diag(near.covariance)), _FINEST * _STEP, _STEP)
+    return _quadratic(value, best + np.clip(near.mean - best, -_STEP, _STEP), finer, centre)
+
+
+def _quadratic(
+    value: Callable[[FloatArray], float], at: FloatArray, step: FloatArray, centre: float
+) -> ExcessPosterior:
+    """The normal distribution whose log-density agrees with ``value`` at ``at`` and a step around it."""
+    v = {at_step: value(at + step * at_step) for at_step in product((-1, 0, 1), repeat=2)}
+    gradient = np.array([v[1, 0] - v[-1, 0], v[0, 1] - v[0, -1]]) / 2 / step
+    twist = (v[1, 1] - v[1, -1] - v[-1, 1] + v[-1, -1]) / 4
+    bend = v[1, 0] + v[-1, 0] - 2 * v[0, 0], v[0, 1] + v[0, -1] - 2 * v[0, 0]
+    curvature = -np.array([[bend[0], twist], [twist, bend[1]]]) / np.outer(step, step)
+    strength, axes = np.linalg.eigh(curvature)
+    covariance = (axes / np.maximum(strength, _LEAST_CURVATURE)) @ axes.T
+    move = np.clip(covariance @ gradient, -2 * step, 2 * step)
+    return ExcessPosterior(at + move, covariance, centre)
