@@ -2,9 +2,9 @@
 
 A fit divides the log-odds into the cells of a grid. With two answers, a cell is a range of log-odds. With
 more, a shift alone reads only the *margin* of the given answer over the strongest other one (METHOD 8). A
-cell is then a range of margins, and stands for several log-odds, the *nodes*, which lie below it by the *excess*,
-the log-sum-exp of the other answers minus their maximum: that of k - 1 normal logits, whose spread follows
-from two fitted numbers, a level and a slope over the margin.
+cell is then a range of margins, and stands for several log-odds, the *nodes*, which lie below it by the
+*excess*, the log-sum-exp of the other answers minus their maximum: that of k - 1 normal logits, whose spread
+follows from two fitted numbers, a level and a slope over the margin.
 """
 
 from __future__ import annotations
