@@ -25,7 +25,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
-from blindcal.probing.probe import probe
+from blindcal.probing.probe import probe_endpoint
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.simulation.recording import Recording
 from misbehaving import Behaviour, Server
@@ -122,7 +122,9 @@ async def probed(behaviour: Behaviour, path: Path, seed: int) -> Probe:
         Server(recording, items, replace(behaviour, seed=seed)) as server,
         HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
     ):
-        return await probe(GovernedEndpoint(Governor(endpoint, RunContext())), items, PAIR, seed=seed)
+        return await probe_endpoint(
+            GovernedEndpoint(Governor(endpoint, RunContext())), items, PAIR, seed=seed
+        )
 
 
 def judged(job: tuple[Case, Path, int]) -> tuple[int, dict[str, tuple[str, bool]]]:

@@ -32,8 +32,8 @@ from scipy.stats import norm
 import blindcal as bc
 from blindcal.estimate.streams.betting import CurveClaim, Game, Reference, calibration_cells, question_cells
 from blindcal.records import FloatArray
-from blindcal.results.monitor import FOR_REFERENCE, Monitor
 from blindcal.simulation.simulate import log_odds
+from blindcal.watching.monitor import FOR_REFERENCE, Monitor
 from populations import simulated_fit
 from streams import FARTHEST, OFF, Stream, ask_anchors, recorded, set_up_anchors
 from wealth import first_reached, wealth_path

@@ -24,7 +24,7 @@ SIZES = re.compile(r"(?<=<!-- sizes -->\n).*?(?=<!-- /sizes -->)", re.DOTALL)
 _BEFORE = """
 auditing 37 7056, estimate 41 6917, endpoints 25 5750, cli 27 4754, results 23 3527, items 16
 2716, report 17 2563, simulation 10 1770, reproduce 6 1241, planning 6 1141, store 4 1130,
-scoring 5 798, methods 1 507, evidence 1 460, telemetry 5 440, settings 1 423, records 1 415,
+scoring 5 798, methods 1 507, estimation 1 460, telemetry 5 440, settings 1 423, records 1 415,
 design 1 346, choice_design 1 340, errors 1 210, plot 1 199, blindcal 1 189, progress_bar 1 100,
 text 1 87, goals 1 78, confidence_prompt 1 73, prices 1 54, atomic_write 1 52, untrusted_json 1
 48, query_seeds 1 47, json_form 1 40, notebook_display 1 32, pareto 1 25, __main__ 1 6

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 import results
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece
-from blindcal.evidence import Evidence, estimate
+from blindcal.estimation import EstimationInput, estimate
 from blindcal.methods import estimator_of, make_design, method_of
 from blindcal.probing.findings import Finding, Probe
 from blindcal.records import INVALID, FloatArray, IntArray, Message, Targets, Token
@@ -53,14 +53,16 @@ def evidence(
     invalid: float = 0.0,
     parts: Sequence[str | None] | None = None,
     seed: int = 0,
-) -> Evidence:
+) -> EstimationInput:
     """What a model with these probabilities answers to a method's whole design; some answers are invalid."""
     each = method_of(method).queries if queries is None else queries
     design = make_design(method, labels, queries=each, seed=seed)
     answers = ask(design, p, seed=seed, logprobs=method_of(method).logprobs)
     wrong = np.random.default_rng(5).random(len(answers)) < invalid
     answers = replace(answers, answers=np.where(wrong, INVALID, answers.answers))
-    return Evidence(method=method, design=design, labels=labels, answers=answers, parts=parts, resamples=100)
+    return EstimationInput(
+        method=method, design=design, labels=labels, answers=answers, parts=parts, resamples=100
+    )
 
 
 def audited(

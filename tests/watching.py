@@ -20,12 +20,12 @@ import pytest
 from blindcal.asking.run_context import Limits
 from blindcal.estimate.latent.estimator import latent
 from blindcal.records import FloatArray, IntArray
-from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult, WindowCurve
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 from blindcal.watching import watch as watch_module
+from blindcal.watching.monitor import Monitor
 from blindcal.watching.watch import watch
 from deciding import audited, model, serving, write_items
 from finished_runs import without_page

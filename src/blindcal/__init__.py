@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from blindcal.results.compare import compare
     from blindcal.results.decisions import DecisionResult
     from blindcal.results.merge import merge
-    from blindcal.results.monitor import Monitor
     from blindcal.results.result import AuditResult
     from blindcal.results.run import Run, open_run
     from blindcal.results.watch_result import WatchResult
     from blindcal.settings import Settings
     from blindcal.simulation.simulate import simulate
+    from blindcal.watching.monitor import Monitor
     from blindcal.watching.watch import watch, watch_async
 
 __all__ = [
@@ -122,7 +122,7 @@ _MODULES = {
     "results.compare": ("compare",),
     "results.decisions": ("DecisionResult",),
     "results.merge": ("merge",),
-    "results.monitor": ("Monitor",),
+    "watching.monitor": ("Monitor",),
     "results.result": ("AuditResult",),
     "results.run": ("Run", "open_run"),
     "results.watch_result": ("WatchResult",),

@@ -317,6 +317,6 @@ def control_spacing(n: int) -> int:
     return max(4, int(n / min(max(_CONTROL_SHARE * n, _LEAST_CONTROLS), _MOST_CONTROLS)))
 
 
-def count_controls(method: str, n: int, queries: int) -> int:
+def expected_controls(method: str, n: int, queries: int) -> int:
     """Number of control queries beside ``queries`` in an audit of ``n`` items."""
     return -(-queries // control_spacing(n)) if METHODS[method].biased else 0

@@ -13,7 +13,7 @@ import pytest
 from scipy.special import expit
 
 from blindcal.auditing.audit import audit
-from blindcal.auditing.choice import best_option, method_options
+from blindcal.auditing.method_choice import best_option, method_options
 from blindcal.auditing.prepare import EndpointProbe
 from blindcal.auditing.prepare import probe as probe_endpoint
 from blindcal.errors import InputError, UnfitError

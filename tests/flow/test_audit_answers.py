@@ -21,7 +21,7 @@ from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import InputError
 from blindcal.estimate.noise import ControlCounts, forced_noise
 from blindcal.estimate.truth import top_label_ece
-from blindcal.evidence import Evidence, estimate
+from blindcal.estimation import EstimationInput, estimate
 from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.items.score_files import read_choices
@@ -219,7 +219,7 @@ def test_items_without_an_answer_may_hide_any_error() -> None:
     answered = answer_design(
         design, lambda asked, first: np.where(hidden[asked.items], INVALID, answer(asked, first))
     )
-    evidence = Evidence(
+    evidence = EstimationInput(
         method="latent", design=design, labels=labels, answers=answered, resamples=0, choices=choices
     )
     found = estimate(evidence)

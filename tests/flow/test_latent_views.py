@@ -15,7 +15,7 @@ from blindcal.estimate.findings import Curve
 from blindcal.estimate.grid import CELLS, MID_P
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
-from blindcal.evidence import Evidence, estimate
+from blindcal.estimation import EstimationInput, estimate
 from blindcal.methods import make_design
 from blindcal.records import Estimate, IntArray, Noise
 from blindcal.simulation.simulate import ask, generate
@@ -102,18 +102,18 @@ def test_without_resamples_there_are_the_values_alone(one_label: bool) -> None:
 # -- findings ------------------------------------------------------------------------------------------
 
 
-def evidence(method: str, queries: float, **more: Any) -> Evidence:
+def evidence(method: str, queries: float, **more: Any) -> EstimationInput:
     """Answers of 500 items, some of them invalid, in 7 bins."""
     labels, p = generate(500, 6)
     design = make_design(method, labels, queries=queries, seed=6)
     answers = ask(design, p, seed=6)
     answers = replace(answers, answers=np.where(np.arange(len(answers)) % 40 == 0, -1, answers.answers))
-    return Evidence(
+    return EstimationInput(
         method=method, design=design, labels=labels, answers=answers, bins=7, level=0.9, resamples=30, **more
     )
 
 
-def fit_of(evidence: Evidence, members: IntArray) -> bc.LatentFit:
+def fit_of(evidence: EstimationInput, members: IntArray) -> bc.LatentFit:
     """What `bc.latent` makes of some items' answers, handed over row by row."""
     answered = evidence.answers.of(members)
     rows = answered.items

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from blindcal.auditing.audit import audit
 from blindcal.estimate.truth import binned_ece
-from blindcal.evidence import UNNAMED, estimate
+from blindcal.estimation import UNNAMED, estimate
 from blindcal.items.question_files import load
 from blindcal.methods import METHODS, SIMULABLE
 from blindcal.records import Token

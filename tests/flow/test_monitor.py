@@ -19,7 +19,7 @@ from blindcal.errors import InputError
 from blindcal.estimate.streams.alarms import RANGES, Alarm, AlarmName, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import CurveClaim, Reference, calibration_cells, question_cells
 from blindcal.records import FloatArray, IntArray
-from blindcal.results.monitor import FOR_REFERENCE
+from blindcal.watching.monitor import FOR_REFERENCE
 from fitting import asked, fitted
 from wealth import first_reached, wealth_path  # bench/ is a folder of scripts, not a package
 

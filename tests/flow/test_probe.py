@@ -23,7 +23,7 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.methods import METHODS
 from blindcal.probing.findings import Probe
-from blindcal.probing.probe import ProbeQuestions, probe
+from blindcal.probing.probe import ProbeQuestions, probe_endpoint
 from blindcal.records import Item, Message, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
@@ -42,7 +42,7 @@ def probed_at(server: Server, asked: Sequence[Item] = ITEMS, targets: Targets = 
 
     async def talk() -> Probe:
         async with HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint:
-            result = await probe(governed(endpoint), asked, targets, **how)
+            result = await probe_endpoint(governed(endpoint), asked, targets, **how)
             assert result.queries <= server.requests
             return result
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 import blindcal as bc
 from blindcal.asking.run_context import Limits
 from blindcal.cli.result_summary import print_result
-from blindcal.evidence import Evidence
+from blindcal.estimation import EstimationInput
 from blindcal.methods import make_design
 from blindcal.records import AnswerTable
 from blindcal.report.comparison import comparison_page
@@ -129,7 +129,7 @@ def test_fewer_queries_than_items_are_about_the_items_that_were_asked() -> None:
     """Half a query per item asks half of the items, and the estimates are about these."""
     labels, p = generate(400, 1)
     design = make_design("latent", labels, queries=0.5)
-    evidence = Evidence(method="latent", design=design, labels=labels, answers=ask(design, p))
+    evidence = EstimationInput(method="latent", design=design, labels=labels, answers=ask(design, p))
     assert evidence.items.tolist() == sorted(evidence.answers.items.tolist())
     assert evidence.items.size == 200
 
@@ -141,7 +141,7 @@ def test_blind_counts_as_large_a_part_of_the_subset_that_needs_no_query() -> Non
     answers = ask(design, p)
 
     def about(some: AnswerTable, **more: Any) -> list[int]:
-        evidence = Evidence(method="blind", design=design, labels=labels, answers=some, **more)
+        evidence = EstimationInput(method="blind", design=design, labels=labels, answers=some, **more)
         return [int(item) for item in evidence.items]
 
     some = about(answers.rows(slice(0, 40)))

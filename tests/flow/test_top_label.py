@@ -21,7 +21,7 @@ from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.problem import Excess, Problem
 from blindcal.estimate.readings import margin_axis
 from blindcal.estimate.truth import drawn_answer_ece, top_label_ece
-from blindcal.evidence import Evidence, estimate
+from blindcal.estimation import EstimationInput, estimate
 from blindcal.items.score_files import read_choices
 from blindcal.methods import METHODS, make_design
 from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
@@ -243,7 +243,7 @@ def test_every_method_estimates(method: str) -> None:
     queries = METHODS[method].usual_queries(several=True)
     design = make_design(method, labels, queries=queries, bins=5, choices=choices)
     findings = estimate(
-        Evidence(
+        EstimationInput(
             method=method,
             design=design,
             labels=labels,

@@ -25,7 +25,6 @@ from blindcal.estimate.streams.alarms import Alarm
 from blindcal.items.score_files import read_scores
 from blindcal.prices import Prices
 from blindcal.records import FloatArray, Item, Message, Reply, Request
-from blindcal.results.monitor import Monitor
 from blindcal.results.watch_result import WatchResult
 from blindcal.simulation.http_server import HttpResponse
 from blindcal.simulation.recording import Recording
@@ -33,6 +32,7 @@ from blindcal.simulation.replay import error
 from blindcal.store.run_store import RUN_FILE
 from blindcal.store.watch_store import WatchStore
 from blindcal.watching.anchors import Anchors, is_wrong
+from blindcal.watching.monitor import Monitor
 from blindcal.watching.watch import watch_async
 from paths import SHARED
 from serving import PAIR

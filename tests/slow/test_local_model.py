@@ -14,7 +14,7 @@ from blindcal.endpoints.local_model import Served, serve
 from blindcal.errors import UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.probing.findings import Probe
-from blindcal.probing.probe import probe
+from blindcal.probing.probe import probe_endpoint
 from blindcal.records import Targets, Token
 from engine import governed
 from serving import model_or_skip
@@ -48,7 +48,7 @@ def test_real_server(served: Served) -> None:
 
     async def talk() -> Probe:
         async with HttpEndpoint(Address(served.base_url, served.model), environ={}) as endpoint:
-            return await probe(governed(endpoint), [question], targets)
+            return await probe_endpoint(governed(endpoint), [question], targets)
 
     found = asyncio.run(talk())
     assert found.verdict == "thresholds"

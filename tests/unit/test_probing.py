@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blindcal.probing.findings import Probe
-from blindcal.probing.probe import probe
+from blindcal.probing.probe import probe_endpoint
 from blindcal.probing.response_curve import Observation, Query, fit
 from blindcal.records import Reply, Request
 from serving import PAIR, items
@@ -69,23 +69,23 @@ def test_the_bias_is_compared_with_logprobs_and_must_be_monotone(
     applied: Callable[[float], float], verdict: str, question: str, expected: str
 ) -> None:
     """A bias that acts by half its size, or turns back, shows where logprobs are exposed."""
-    result = asyncio.run(probe(Curve(applied), items(8), PAIR))
+    result = asyncio.run(probe_endpoint(Curve(applied), items(8), PAIR))
     assert (result.verdict, outcome(result, question)) == (verdict, expected)
 
 
 def test_random_answers_never_pass() -> None:
     """Answers drawn at random do not pass for a working bias."""
     for seed in range(6):
-        assert asyncio.run(probe(Coin(seed), items(8), PAIR)).verdict != "thresholds"
+        assert asyncio.run(probe_endpoint(Coin(seed), items(8), PAIR)).verdict != "thresholds"
 
 
 def test_what_is_a_caution() -> None:
     """A single answer that contradicts the bias, wherever it was, and replies billed at several tokens."""
     for lapse in range(12, 60, 12):
-        result = asyncio.run(probe(Curve(lapse=lapse), items(8), PAIR))
+        result = asyncio.run(probe_endpoint(Curve(lapse=lapse), items(8), PAIR))
         outcomes = {finding.outcome for finding in result.findings}
         assert (result.verdict, "caution" in outcomes) == ("thresholds", True)
-    result = asyncio.run(probe(Curve(completion_tokens=16), items(8), PAIR))
+    result = asyncio.run(probe_endpoint(Curve(completion_tokens=16), items(8), PAIR))
     assert outcome(result, "one token out") == "caution"
 
 

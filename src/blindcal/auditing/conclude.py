@@ -20,7 +20,7 @@ from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, 
 from blindcal.estimate.drift import drift_test
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
-from blindcal.evidence import Evidence, estimate, measures
+from blindcal.estimation import EstimationInput, estimate, measures
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, IntArray, Message, Round
@@ -74,7 +74,7 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         at_once=prepared.at_once,
     )
     ready.store.set_note("noise", msgspec.to_builtins(noise.posterior))
-    evidence = Evidence(
+    inputs = EstimationInput(
         method=settings.design.method,
         design=ready.design,
         labels=items.labels,
@@ -89,7 +89,7 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         resamples=settings.estimation.resamples,
         choices=items.choices,
     )
-    findings = estimate(evidence)
+    findings = estimate(inputs)
     method = METHODS[settings.design.method]
     semantics = method.semantics(prepared.targets.semantics)
     targets = prepared.targets if method.biased and semantics == "pair" else None
@@ -110,7 +110,7 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         level=settings.estimation.level,
         by=settings.prompt.by_field,
         invalid_reasons=reasons | _unusable_reasons(ready.store),
-        counts=_counts(evidence, members.size, stopped=outcome.stopped is not None),
+        counts=_counts(inputs, members.size, stopped=outcome.stopped is not None),
         spend=Spend.of(ready.store, ready.run.prices),
         seconds=round(seconds, 3),
         targets=prepared.targets,
@@ -140,19 +140,19 @@ def _stated(store: Store, question: ConfidenceQuestion) -> VerbalAnswers:
     return question.stated(None if query in unusable else text for query, _, text, _ in store.texts())
 
 
-def _counts(evidence: Evidence, members: int, *, stopped: bool) -> AnswerCounts:
-    items, choices = evidence.items, evidence.choices
+def _counts(inputs: EstimationInput, members: int, *, stopped: bool) -> AnswerCounts:
+    items, choices = inputs.items, inputs.choices
     answers = 2 if choices is None else int(choices.max())
-    invalid, *each = np.bincount(evidence.answers.answers - INVALID, minlength=1 + answers).tolist()
+    invalid, *each = np.bincount(inputs.answers.answers - INVALID, minlength=1 + answers).tolist()
     two = choices is None
     return AnswerCounts(
         items=items.size,
-        positive_labels=int(evidence.labels[items].sum()) if two else 0,
+        positive_labels=int(inputs.labels[items].sum()) if two else 0,
         positive=each[POSITIVE] if two else 0,
         negative=each[NEGATIVE] if two else 0,
         invalid=invalid,
         unanswered=members - items.size if stopped else 0,
-        groups=evidence.group_count(items),
+        groups=inputs.group_count(items),
         each=() if two else tuple(each),
     )
 
@@ -202,7 +202,7 @@ def check_steadiness(
     return with_sentences(steadiness, slack), noise
 
 
-def count_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
+def observed_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
     """The counts of a run's control queries so far, and the models that its replies name."""
     rounds = store.rounds()
     answers = store.answers(0, sum(map(len, rounds)))

@@ -12,8 +12,15 @@ import numpy as np
 
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.run_context import Limits, RunContext, blocking, ignore
-from blindcal.auditing.choice import METHOD_OF, ONCE, MethodOption, best_option, choice_line, method_options
 from blindcal.auditing.item_sample import sample_stages
+from blindcal.auditing.method_choice import (
+    METHOD_OF,
+    ONCE,
+    MethodOption,
+    best_option,
+    choice_line,
+    method_options,
+)
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.design import Design
 from blindcal.endpoints import Endpoint, tokens
@@ -34,8 +41,7 @@ from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make
 from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
 from blindcal.probing.findings import Probe, ProbeVerdict
-from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions
-from blindcal.probing.probe import probe as run_probe
+from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe_endpoint
 from blindcal.records import IntArray, Item, Progress, Semantics, Targets, Token, Usage, Way
 from blindcal.results.result import Truth, read_truth
 from blindcal.settings import Settings
@@ -224,7 +230,7 @@ async def _examine(
         tell("choosing answer tokens")
         choice = await choose_tokens(endpoint, asked, sample[-PILOTS:], settings)
     tell("probing the endpoint")
-    probed = await run_probe(
+    probed = await probe_endpoint(
         asked,
         sample[:PROBED],
         choice.targets,
@@ -242,7 +248,7 @@ async def _examine(
 
 
 def _ways(settings: Settings) -> tuple[Way, ...]:
-    """Where a method that the user named does not fit, temperature may."""
+    """The ways to probe; if a named threshold method may not work, temperature is tried too."""
     if settings.auto:
         return tuple(METHOD_OF)
     way = METHODS[settings.design.method].way

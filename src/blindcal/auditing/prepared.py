@@ -1,4 +1,4 @@
-"""What an audit knows before it asks, and what is left of that when it has finished."""
+"""Records that pass from preparing an audit to asking, and what is read back from a finished one."""
 
 from __future__ import annotations
 

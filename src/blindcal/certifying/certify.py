@@ -24,7 +24,7 @@ from blindcal.asking.controls import Controls
 from blindcal.asking.governor import Governor
 from blindcal.asking.job import Job, opened_run
 from blindcal.asking.run_context import INTERRUPTED, RunContext, RunOptions, Stopped, blocking
-from blindcal.auditing.conclude import count_controls
+from blindcal.auditing.conclude import observed_controls
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.decision_request import decision_request
 from blindcal.certifying.design import (
@@ -184,7 +184,7 @@ class _Certification:
         store = self.store
         before: Reuse = store.note("reuse") or self.plan.reuse
         now, why, none = before, "", "no answer of the run is reused"
-        names, (counts, _) = store.served_names(), count_controls(store)
+        names, (counts, _) = store.served_names(), observed_controls(store)
         both = self.run.answered.joined(store.answered())
         if before == "all" and not set(names) <= set(self.asked.served):
             called = printable(listed([name.words for name in names]), 120)
@@ -243,7 +243,7 @@ class _Certification:
         return certificate
 
     def _served(self) -> tuple[ServedModel, ...]:
-        _, served = count_controls(self.store)
+        _, served = observed_controls(self.store)
         models = list(dict.fromkeys(name.model for name in served))
         if len(models) > 1:
             raise UnfitError(

@@ -34,7 +34,7 @@ from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job, answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
-from blindcal.auditing.conclude import count_controls
+from blindcal.auditing.conclude import observed_controls
 from blindcal.auditing.prepared import AskedSettings, Prepared
 from blindcal.design import make_round
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
@@ -292,7 +292,7 @@ def _conclude(
         accept=certificate.accept,
         reject=certificate.reject,
         expires=certificate.expires,
-        controls=count_controls(store)[0],
+        controls=observed_controls(store)[0],
         spend=Spend.of(store, prices),
         labels_ignored=items.labels_ignored,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from blindcal.auditing.choice import MethodOption, best_option
+from blindcal.auditing.method_choice import MethodOption, best_option
 from blindcal.auditing.prepare import EndpointProbe, probe
 from blindcal.cli import options
 from blindcal.cli.console import (

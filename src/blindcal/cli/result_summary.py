@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from blindcal.cli.console import WIDTH, print_field, print_spend, print_stopped, print_table
-from blindcal.evidence import FEW_ITEMS
+from blindcal.estimation import FEW_ITEMS
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.sentences import ALPHA
 from blindcal.report.wording import few_groups, item_count, percent

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import expit, logit, ndtr
 
 from blindcal.errors import InputError
-from blindcal.estimate import grid as of
+from blindcal.estimate import grid
 from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, positions
 from blindcal.estimate.latent.intervals import of_items
 from blindcal.estimate.latent.model import Ensemble, fit_ensemble, refit, tangents
@@ -61,7 +61,7 @@ def _width(shape: Shape, method: str, n: int, queries: float, bins: int, level: 
     simulated = min(n, _SIMULATED)
     draws = _simulated_gaps(shape, method, simulated, queries, bins, seed)
     off, unseen = (draws - draws.mean(axis=0)) * np.sqrt(simulated / n), unseen_share(n, level)
-    draws = of.gaps(shape.table, bins) + off
+    draws = grid.gaps(shape.table, bins) + off
     step = len(draws) // _AUDITS
     widths = []
     for gaps in draws[np.argsort(np.abs(draws).sum(axis=1))[step // 2 :: step]]:
@@ -92,11 +92,11 @@ def _linear_gaps(ensemble: Ensemble, bins: int) -> FloatArray:
     which = np.minimum(np.searchsorted(np.cumsum(ensemble.weights), place), ensemble.weights.size - 1)
     draws = np.empty((_DRAWS, bins))
     for k, mode in enumerate(ensemble.modes):
-        along = of.gaps(tangents(mode).T, bins)
+        along = grid.gaps(tangents(mode).T, bins)
         variance, axes = np.linalg.eigh(along.T @ np.linalg.solve(mode.information, along))
         root = (axes * np.sqrt(np.maximum(variance, 0.0))) @ axes.T
         mine = which == k
-        draws[mine] = of.gaps(mode.table, bins) + noise[mine] @ root
+        draws[mine] = grid.gaps(mode.table, bins) + noise[mine] @ root
     return draws
 
 
@@ -107,7 +107,7 @@ def _refitted_gaps(patterns: Patterns, ensemble: Ensemble, bins: int) -> FloatAr
     precision = np.array([mode.precision for mode in ensemble.modes])[which]
     centres = rng.standard_normal(precision.shape) / np.sqrt(precision)
     counts = of_items(patterns)(_REFITS, rng)
-    return of.gaps(refit(patterns, ensemble.modes, which, counts, centres), bins)
+    return grid.gaps(refit(patterns, ensemble.modes, which, counts, centres), bins)
 
 
 # Shapes: the distribution of a confidence, with a reliability curve
@@ -124,7 +124,7 @@ class Shape:
         return f"Shape({self.name!r}, ECE {self.ece():.4f})"
 
     def ece(self, bins: int = 5) -> float:
-        return float(of.ece(self.table, bins))
+        return float(grid.ece(self.table, bins))
 
     def sample(self, n: int, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
         """Draw the labels and probabilities of n items."""

@@ -16,7 +16,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
-from blindcal.methods import SIMULABLE, count_controls, count_queries, method_of
+from blindcal.methods import SIMULABLE, count_queries, expected_controls, method_of
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
@@ -83,7 +83,7 @@ class PlanInputs:
         """Plan one audit with about ``probes`` queries before it."""
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
         asked = count_queries(method, n, queries, bins)
-        controls = count_controls(method, n, asked)
+        controls = expected_controls(method, n, asked)
         run, total = asked + controls, asked + controls + probes
         prompt, completion = (None, None) if self.tokens is None else self.tokens.total(total)
         usage = Usage(

@@ -19,7 +19,7 @@ from blindcal.errors import FatalError
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.draw_checks import DrawChecks
 from blindcal.probing.findings import LEAST_SHIFT, SCALE, FindingOutcome
-from blindcal.probing.response_curve import CurveEvidence, FlipFit, Query, ask_until_settled, bisect, fit
+from blindcal.probing.response_curve import CurvePosterior, FlipFit, Query, ask_until_settled, bisect, fit
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item
 
 LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # distances from a flip, to measure jitter
@@ -366,8 +366,10 @@ class BiasChecks:
         spread = 0.1 + 1.5 * self.flips.jitter + several  # several spellings move the flip of sampled answers
         by_id = {item.id: item for item in items if abs(self.flips.shifts[item.id]) <= self.max_shift}
         places = {name: self.flips.shifts[name] + spread * np.linspace(-1, 1, 11) for name in by_id}
-        evidence = CurveEvidence(places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced))
-        evidence.add(self.client.observations)
+        posterior = CurvePosterior(
+            places, np.ones((1, 11)), stray=max(RAREST_STRAY, self.strays / self.forced)
+        )
+        posterior.add(self.client.observations)
         queries = [
             Query(name, shift, heat)
             for name in by_id
@@ -383,39 +385,39 @@ class BiasChecks:
             await self.draws.temperature()
             return self._report_scale(None)
         try:
-            asked = await ask_until_settled(evidence, queries, ask, most=MOST_DRAWS)
+            asked = await ask_until_settled(posterior, queries, ask, most=MOST_DRAWS)
         except FatalError as error:
             self.find("temperature honoured", "caution", f"no: {error}")
             return self._report_scale(None)
-        return self._report_heat(evidence, asked) or self._report_scale(evidence)
+        return self._report_heat(posterior, asked) or self._report_scale(posterior)
 
-    def _report_heat(self, evidence: CurveEvidence, asked: int) -> str:
+    def _report_heat(self, posterior: CurvePosterior, asked: int) -> str:
         """Report how temperature acts; only what harms thresholds too is trouble."""
-        question, likeliest = "temperature honoured", evidence.likeliest
-        if evidence.proved:
+        question, likeliest = "temperature honoured", posterior.likeliest
+        if posterior.proved:
             return self.find(question, "good", f"yes: {asked} answers off the flip show it")
         trouble = ""
-        outcome: FindingOutcome = "caution" if evidence.refuted else "unknown"
-        if evidence.refuted:
+        outcome: FindingOutcome = "caution" if posterior.refuted else "unknown"
+        if posterior.refuted:
             answer = f"no: {likeliest.fault}"
             if likeliest.cause == "fixed" or likeliest.width > MOST_JITTER:
                 trouble = f"temperature is not honoured ({likeliest.fault})"
         else:
             answer = f"{asked} answers off the flip could not show it"
-            if evidence.may_be_fixed:
+            if posterior.may_be_fixed:
                 trouble = "answers at T = 0 change from query to query, as if drawn at a higher temperature"
         self.hopeless |= bool(trouble)
         return self.find(question, "bad" if trouble else outcome, answer, trouble)
 
-    def _report_scale(self, evidence: CurveEvidence | None) -> str:
+    def _report_scale(self, posterior: CurvePosterior | None) -> str:
         if SCALE in self.client.findings:
             return ""  # logprobs have shown it
-        if evidence is None or (evidence.refuted and evidence.likeliest.cause != "scaled"):
+        if posterior is None or (posterior.refuted and posterior.likeliest.cause != "scaled"):
             answer = "unverified: neither draws nor logprobs show its scale"
             return self.find(SCALE, "unknown", answer)
-        self.scale = evidence.scale
+        self.scale = posterior.scale
         times = f"{self.scale[0]:.2g} to {self.scale[1]:.2g} times what it should be"
-        if evidence.refuted:
+        if posterior.refuted:
             self.hopeless = True
             trouble = f"logit_bias, or temperature, acts by the wrong amount ({times})"
             return self.find(SCALE, "bad", f"no: {times}", trouble)

@@ -20,7 +20,7 @@ from scipy.special import betaln
 from blindcal.endpoints.query_format import CONSTRAINTS, ConstraintName, FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, ReplyError
 from blindcal.probing.client import ProbeClient
-from blindcal.probing.response_curve import CurveEvidence, Observation, Query, ask_all, ask_until_settled
+from blindcal.probing.response_curve import CurvePosterior, Observation, Query, ask_all, ask_until_settled
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Reply, Request, Targets
 
 HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts
@@ -100,17 +100,17 @@ class DrawChecks:
                 answer = f"no: {draws} draws at T = {hottest:g} all repeat the greedy answer"
                 return self.find(asked, "bad", answer, "temperature changes no answer")
             pairs, first = self._pairs(first)
-            evidence = CurveEvidence(dict.fromkeys(pairs, ANYWHERE), PRIORS, biased=False)
-            evidence.add(first)
+            posterior = CurvePosterior(dict.fromkeys(pairs, ANYWHERE), PRIORS, biased=False)
+            posterior.add(first)
             queries = [Query(item, 0.0, heat) for item in pairs for heat in HEATS]
-            await ask_until_settled(evidence, queries, compare, most=MOST_DRAWN)
+            await ask_until_settled(posterior, queries, compare, most=MOST_DRAWN)
         except FatalError as error:
             return self.find(asked, "bad", f"no: {error}", "temperature is not accepted")
-        likeliest = evidence.likeliest
-        if evidence.refuted:
+        likeliest = posterior.likeliest
+        if posterior.refuted:
             trouble = f"temperature is not honoured ({likeliest.fault})"
             return self.find(asked, "bad", f"no: {likeliest.fault}", trouble)
-        if not evidence.proved:
+        if not posterior.proved:
             answer = f"{len(answers)} answers could not show it"
             return self.find(asked, "unknown", answer, "that temperature is honoured could not be shown")
         if likeliest.width > MOST_JITTER_DRAWN:

@@ -56,7 +56,7 @@ class ProbeQuestions:
     stated: QuestionFormat | None = None
 
 
-async def probe(
+async def probe_endpoint(
     endpoint: Endpoint,
     items: Sequence[Item],
     targets: Targets,

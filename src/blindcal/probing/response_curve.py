@@ -183,7 +183,7 @@ def _responses(*, biased: bool) -> list[Response]:
     return responses
 
 
-class CurveEvidence:
+class CurvePosterior:
     """What answers say about the response curve: the likelihood of each kind of curve.
 
     ``places`` has equally many candidates for each item's flip, and each row of ``priors`` their prior
@@ -302,13 +302,13 @@ class CurveEvidence:
 
 
 async def ask_until_settled(
-    evidence: CurveEvidence, queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]], *, most: int
+    posterior: CurvePosterior, queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]], *, most: int
 ) -> int:
     """Ask the most telling queries until it is clear how the endpoint answers; returns their number."""
     asked = 0
-    while asked < most and (not evidence.settled or (evidence.refuted and asked < LEAST_REFUTING)):
-        telling = evidence.most_telling(queries, AT_A_TIME) * 2
-        evidence.add(await ask_all(telling, ask))
+    while asked < most and (not posterior.settled or (posterior.refuted and asked < LEAST_REFUTING)):
+        telling = posterior.most_telling(queries, AT_A_TIME) * 2
+        posterior.add(await ask_all(telling, ask))
         asked += len(telling)
     return asked
 

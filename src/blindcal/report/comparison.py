@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blindcal.estimate.latent.difference import Difference
-from blindcal.evidence import FEW_ITEMS
+from blindcal.estimation import FEW_ITEMS
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
 from blindcal.report.wording import item_count, shown_curve, wording_of

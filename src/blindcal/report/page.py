@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.findings import CostCurve
-from blindcal.evidence import FEW_ITEMS
+from blindcal.estimation import FEW_ITEMS
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
 from blindcal.report import sentences

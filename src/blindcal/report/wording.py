@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from blindcal.estimate.findings import Curve
 from blindcal.estimate.streams.alarms import AlarmName
-from blindcal.evidence import FEW_GROUPS
+from blindcal.estimation import FEW_GROUPS
 from blindcal.records import Estimate, level_percent
 from blindcal.results.result import AnswerCounts, AuditResult
 from blindcal.results.watch_result import WatchResult

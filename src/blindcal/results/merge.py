@@ -16,7 +16,7 @@ import numpy as np
 from blindcal.errors import InputError
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.problem import NoisePosterior
-from blindcal.evidence import Evidence, estimate
+from blindcal.estimation import EstimationInput, estimate
 from blindcal.items.question_files import repeated_prompts
 from blindcal.methods import FITTED, METHODS, make_design
 from blindcal.records import AnswerTable
@@ -39,7 +39,7 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
     whole = together(each)
     result = whole.result
     queries = METHODS[result.method].usual_queries(several=whole.choices is not None)
-    evidence = Evidence(
+    inputs = EstimationInput(
         method=result.method,
         design=make_design(result.method, whole.labels, queries=queries, choices=whole.choices),
         labels=whole.labels,
@@ -53,14 +53,14 @@ def merge(runs: Sequence[Run | str | Path], *, resamples: int = 1000) -> AuditRe
         resamples=resamples,
         choices=whole.choices,
     )
-    findings = estimate(evidence)
+    findings = estimate(inputs)
     shown = [run.result.shown for run in each if run.result.shown is not None]
     return replace(
         result,
         **{field.name: getattr(findings, field.name) for field in fields(Findings)},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         items=" + ".join(run.result.items for run in each),
-        counts=replace(result.counts, groups=evidence.group_count(evidence.items)),
+        counts=replace(result.counts, groups=inputs.group_count(inputs.items)),
         spend=_total([run.result.spend for run in each]),
         seconds=sum(run.result.seconds for run in each),
         shown=ShownProbabilities.together(shown) if len(shown) == len(each) else None,

@@ -18,7 +18,7 @@ from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.evidence import UNNAMED
+from blindcal.estimation import UNNAMED
 from blindcal.items.question_files import resampling_units
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult

@@ -13,7 +13,7 @@ from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, labels_array, probabilities, whole
 from blindcal.estimate.findings import Findings
 from blindcal.estimate.truth import binned_ece, drawn_answer_ece, given_confidence, top_label_ece
-from blindcal.evidence import Evidence, estimate
+from blindcal.estimation import EstimationInput, estimate
 from blindcal.methods import make_design, method_of
 from blindcal.query_seeds import query_seeds, uniform_draws
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round, Targets
@@ -116,7 +116,7 @@ def audit_known(
     answers = answer(design, seed)
     for queries in budgets:
         used = answers if queries == max(budgets) else answers.rows(slice(int(queries) * labels.size))
-        evidence = Evidence(
+        inputs = EstimationInput(
             method=method,
             design=design,
             labels=labels,
@@ -126,7 +126,7 @@ def audit_known(
             resamples=0,
             choices=choices,
         )
-        yield used, estimate(evidence, brief=True)
+        yield used, estimate(inputs, brief=True)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -43,7 +43,7 @@ ReplyKind: TypeAlias = Literal["design", "control", "probe", "anchor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReply:
-    """One reply in the run file, and what it was to.
+    """One stored reply and the query it answers.
 
     - ``query``: number across all rounds, of a control's carrier or of an anchor query; for the probe, a hash
     - ``nth``: counts the replies to the same query

@@ -1,4 +1,4 @@
-"""The run file of a watch: what arrived, in which order, and what each look had to go by.
+"""The run file of a watch: what arrived, in what order, and the data that each look used.
 
 What a look takes from the stream, and how far it read, is one transaction; so is what it concludes from.
 Interrupted looks are continued, so replaying those on disk always gives the same numbers. Items are numbered

@@ -30,7 +30,6 @@ from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.query_seeds import draw_of_name
 from blindcal.records import INVALID, AnswerTable, FloatArray, Round
-from blindcal.results.monitor import Monitor
 from blindcal.results.result import Spend
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult, WindowCurve
@@ -48,6 +47,7 @@ from blindcal.watching.anchors import (
     queries_due,
 )
 from blindcal.watching.intake import Gathered, Intake
+from blindcal.watching.monitor import Monitor
 
 _MOST_ASKED = 10_000  # items per round, whose prompts are kept in memory
 BIAS_LOST = "the logit_bias no longer acts"

@@ -20,13 +20,13 @@ from blindcal.auditing.prepared import AskedSettings
 from blindcal.errors import InputError, UnfitError
 from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
 from blindcal.methods import METHODS
-from blindcal.results.monitor import Monitor
 from blindcal.results.run import Run, opened
 from blindcal.results.watch_result import WatchResult
 from blindcal.store.watch_store import WatchStore
 from blindcal.text import printable
 from blindcal.watching.intake import Intake
 from blindcal.watching.looks import Watch, WatchFeed
+from blindcal.watching.monitor import Monitor
 
 FOLDER = Path("watches")
 EVERY = 100

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate import checks
-from blindcal.estimate import grid as of
+from blindcal.estimate import checks, grid
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.latent.intervals import incidence, of_units, resampled_tables
 from blindcal.records import Estimate, FloatArray, IntArray
@@ -74,11 +73,11 @@ def differences(
 
 def _quantities(fit: LatentFit, bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
     return {
-        "ece": lambda tables: of.ece(tables, bins),
+        "ece": lambda tables: grid.ece(tables, bins),
         "accuracy": fit.accuracy_of,
-        "auroc": of.auroc,
-        "brier": of.brier,
-        "log_loss": of.log_loss,
+        "auroc": grid.auroc,
+        "brier": grid.brier,
+        "log_loss": grid.log_loss,
     }
 
 

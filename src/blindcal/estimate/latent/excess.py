@@ -44,7 +44,7 @@ def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> Exces
         nonlocal last
         if key not in known:
             last = mode = working_mode(reading(Excess(*key, centre)), last)
-            known[key] = mode.evidence - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
+            known[key] = mode.log_marginal - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
         return known[key]
 
     best = _PRIOR

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate import grid as of
+from blindcal.estimate import grid
 from blindcal.estimate.checks import ArrayLike, fraction, probabilities, whole
 from blindcal.estimate.findings import (
     COSTS,
@@ -162,27 +162,27 @@ class LatentFit:
 
         With many bins, ``binned_ece`` also contains label noise within bins, which this estimate does not.
         """
-        return self._absolute_sum(self._ece, lambda table: of.gaps(table, self.bin_count))
+        return self._absolute_sum(self._ece, lambda table: grid.gaps(table, self.bin_count))
 
     @property
     def tce(self) -> Estimate:
         """True calibration error E|E[Y|f] - f| of the population."""
-        return self._absolute_sum(float(of.tce(self.population)), of.cell_gaps)
+        return self._absolute_sum(float(grid.tce(self.population)), grid.cell_gaps)
 
     @property
     def gaps(self) -> FloatArray:
         """Signed gap of each bin, positive if the confidence is too high."""
-        return of.gaps(self.sample, self.bin_count)
+        return grid.gaps(self.sample, self.bin_count)
 
     @property
     def bins(self) -> tuple[Bin, ...]:
         """The bins with signed gaps and intervals, and the sample's shares and means."""
-        negative, positive = of.by_label(self.sample)
+        negative, positive = grid.by_label(self.sample)
         both, within = negative + positive, memberships(self.bin_count)
         bins = bare_bins(self.gaps)
         if self.resampling.size:
             edges = bin_edges(self.bin_count)
-            ends = self._ends(lambda tables: of.gaps(tables, self.bin_count), edges[:-1] - 1, edges[1:])
+            ends = self._ends(lambda tables: grid.gaps(tables, self.bin_count), edges[:-1] - 1, edges[1:])
             columns = zip(self.gaps.tolist(), *(end.tolist() for end in ends), strict=True)
             bins = gap_bins([Estimate(gap, low, high, self.level) for gap, low, high in columns])
         return filled_bins(bins, both @ within, (both * MID_P) @ within, positive @ within)
@@ -192,17 +192,17 @@ class LatentFit:
         """Mean confidence in the given answer minus the share of correct answers."""
         if self._given:
             return self.leaning
-        return self._scalar(lambda tables: of.gaps(tables, 2) @ OVERCONFIDENCE, least=-0.5)
+        return self._scalar(lambda tables: grid.gaps(tables, 2) @ OVERCONFIDENCE, least=-0.5)
 
     @property
     def leaning(self) -> Estimate:
         """Mean probability of the positive answer minus the share of positive labels."""
-        return self._scalar(lambda tables: of.gaps(tables, 2) @ LEANING, least=-1.0)
+        return self._scalar(lambda tables: grid.gaps(tables, 2) @ LEANING, least=-1.0)
 
     @property
     def half_gaps(self) -> tuple[FloatArray, FloatArray]:
         """The population's signed gaps below and above 1/2, and their covariance."""
-        return of.gaps(self.population, 2), np.asarray(np.cov(of.gaps(self.draws, 2).T))
+        return grid.gaps(self.population, 2), np.asarray(np.cov(grid.gaps(self.draws, 2).T))
 
     @property
     def curve(self) -> Curve:
@@ -213,9 +213,9 @@ class LatentFit:
         """Reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
         self._need_both_labels("curve")  # with one label alone it would be flat for any model
         at = probabilities(f, "f")
-        columns = [of.curve(self.population)]
+        columns = [grid.curve(self.population)]
         if self.resampling.size:
-            columns += self._ends(of.curve)
+            columns += self._ends(grid.curve)
         value, *band = (tuple(np.interp(at, MID_P, column).tolist()) for column in columns)
         low, high = band or (None, None)
         return Curve(tuple(at.tolist()), value, low, high, self.level if band else None)
@@ -234,7 +234,7 @@ class LatentFit:
     # -- discrimination and scores ---------------------------------------------------------------
 
     def accuracy_of(self, tables: FloatArray) -> FloatArray:
-        return of.prevalence(tables) if self._given else of.accuracy(tables)
+        return grid.prevalence(tables) if self._given else grid.accuracy(tables)
 
     @property
     def accuracy(self) -> Estimate:
@@ -245,12 +245,12 @@ class LatentFit:
     def auroc(self) -> Estimate:
         """Area under the ROC curve; needs items of both labels."""
         self._need_both_labels("auroc")
-        return self._scalar(of.auroc)
+        return self._scalar(grid.auroc)
 
     @property
     def brier(self) -> Estimate:
         """Brier score."""
-        return self._scalar(of.brier)
+        return self._scalar(grid.brier)
 
     @property
     def log_loss(self) -> Estimate:
@@ -258,23 +258,23 @@ class LatentFit:
 
         The interval allows for all that is possible beyond the outermost thresholds, where no answer tells.
         """
-        value, most = float(of.log_loss(self.sample)), float(MID_S[-1])
+        value, most = float(grid.log_loss(self.sample)), float(MID_S[-1])
         if not self.resampling.size:
             return Estimate(value)
         lowest, highest = possible_log_odds(self.patterns)
-        low, _ = self._ends(partial(of.log_loss, of_negatives=lowest, of_positives=highest), most=most)
-        _, high = self._ends(partial(of.log_loss, of_negatives=highest, of_positives=lowest), most=most)
+        low, _ = self._ends(partial(grid.log_loss, of_negatives=lowest, of_positives=highest), most=most)
+        _, high = self._ends(partial(grid.log_loss, of_negatives=highest, of_positives=lowest), most=most)
         return Estimate(value, float(low), float(high), self.level)
 
     @property
     def mean_confidence(self) -> Estimate:
         """Mean probability of the positive answer."""
-        return self._scalar(of.mean_confidence)
+        return self._scalar(grid.mean_confidence)
 
     @property
     def confidence(self) -> ConfidenceHistogram:
         """Distribution of the confidence f for each label."""
-        share = [half @ memberships(HISTOGRAM_BINS) for half in of.by_label(self.sample)]
+        share = [half @ memberships(HISTOGRAM_BINS) for half in grid.by_label(self.sample)]
         # if no item has a label, the link still gives it a trace of mass, which is not a distribution
         there = [bool((self.patterns.labels == label).any()) for label in (NEGATIVE, POSITIVE)]
         negatives, positives = (s / s.sum() if has else 0 * s for s, has in zip(share, there, strict=True))

@@ -1,4 +1,4 @@
-"""Intervals of a fit: refits to resampled items, and all for which an interval is wider than they are.
+"""Confidence intervals of a fit: quantiles of refits to resampled items, and every reason to widen them.
 
 An interval is between quantiles of refits, each with other items, excess and smoothness; that of a sum of
 absolute values inverts a test (`uncertainty`). These widen it, as docs/decisions/doubt.md explains:

@@ -45,9 +45,9 @@ _TIES_SD = 2.5  # prior of the log of the factor by which they do, in the fits t
 _DEPARTURE = 0.1  # roughness of the departures from calibration that are tested
 _HELD = 1e10  # precision of a coefficient that is held at zero
 
-# Evidence picks one smoothness for the whole density, and few answers show little roughness, but real
-# densities are smooth in one place and rough in another. So refits have 10 times the roughness variance of
-# the fit, and at least 0.1; fits of large score sets have 0.1 to 10. Chosen by bench/study.py.
+# The marginal likelihood picks one smoothness for the whole density, and few answers show little roughness,
+# but real densities are smooth in one place and rough in another. So refits have 10 times the roughness
+# variance of the fit, and at least 0.1; fits of large score sets have 0.1 to 10. Chosen by bench/study.py.
 _ROUGHER, _LEAST_ROUGH = 10.0, 0.1
 _REFITTED = 8  # most modes that are refitted: the likeliest
 
@@ -159,7 +159,7 @@ class Mode:
     table: FloatArray
     expected_counts: FloatArray
     value: float
-    evidence: float
+    log_marginal: float  # likelihood of the answers, coefficients integrated out
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def _settled(patterns: Patterns, precision: FloatArray, theta: FloatArray, enoug
         table=local.table,
         expected_counts=local.expected_counts,
         value=local.value,
-        evidence=local.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
+        log_marginal=local.value + 0.5 * float(np.log(precision).sum()) - 0.5 * float(log_determinant),
     )
 
 
@@ -304,7 +304,7 @@ def _moved(patterns: Patterns, precision: FloatArray, start: Mode) -> tuple[Floa
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Modes for all plausible degrees of smoothness, weighted by their evidence."""
+    """Modes for all plausible degrees of smoothness, weighted by their marginal likelihood."""
 
     modes: tuple[Mode, ...]
     weights: FloatArray
@@ -321,7 +321,7 @@ class Ensemble:
 
 
 def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
-    """Search the prior variances by evidence, and keep all plausible modes."""
+    """Search the prior variances by marginal likelihood, and keep all plausible modes."""
 
     def prior(place: tuple[int, ...], line: float = 1.0, *, ties: bool = False) -> FloatArray:
         density, link = (_STEP**decade for decade in place)
@@ -340,8 +340,8 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
             patterns, [prior(place) for place in new], [modes_at[best]] * len(new), enough=enough
         )
         modes_at |= dict(zip(new, modes, strict=True))
-        top = max(around, key=lambda place: modes_at[place].evidence)
-        if modes_at[top].evidence <= modes_at[best].evidence:
+        top = max(around, key=lambda place: modes_at[place].log_marginal)
+        if modes_at[top].log_marginal <= modes_at[best].log_marginal:
             break
         best = top
     plausible = _kept(list(modes_at.items()))
@@ -349,8 +349,8 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
     priors = [prior(place, _WIDER) for place in places] + [prior(place, ties=True) for place in places]
     others = find_modes(patterns, priors, [*starts, *starts], enough=enough)
     kept = tuple(mode for _, mode in _kept(plausible + list(zip([*places, *places], others, strict=True))))
-    evidence = np.array([mode.evidence for mode in kept])
-    weights = np.exp(evidence - evidence.max())
+    log_marginal = np.array([mode.log_marginal for mode in kept])
+    weights = np.exp(log_marginal - log_marginal.max())
     return Ensemble(kept, weights / weights.sum())
 
 
@@ -366,8 +366,8 @@ def roughened(patterns: Patterns, ensemble: Ensemble) -> Ensemble:
 
 
 def _kept(modes: list[tuple[tuple[int, ...], Mode]]) -> list[tuple[tuple[int, ...], Mode]]:
-    evidence = np.array([mode.evidence for _, mode in modes])
-    weights = np.exp(evidence - evidence.max())
+    log_marginal = np.array([mode.log_marginal for _, mode in modes])
+    weights = np.exp(log_marginal - log_marginal.max())
     return [each for each, kept in zip(modes, weights > 1e-3 * weights.sum(), strict=True) if kept]
 
 
@@ -377,7 +377,7 @@ def working_table(patterns: Patterns) -> FloatArray:
 
 
 def working_mode(patterns: Patterns, start: Mode | None = None) -> Mode:
-    """A fit of one smoothness, good enough to compare readings of the same answers by evidence."""
+    """A fit of one smoothness, good enough to compare readings of the same answers by likelihood."""
     return find_mode(patterns, _splines().precision(0.1, 0.1), start, enough=_ENOUGH)
 
 
@@ -500,15 +500,15 @@ def _climb(
 
 
 def calibrated_mode(patterns: Patterns) -> Mode:
-    """The best perfectly calibrated fit (h = 0), with the density's smoothness chosen by evidence."""
+    """The best perfectly calibrated fit (h = 0), with the smoothness chosen by marginal likelihood."""
     best: Mode | None = None
     for decade in range(_LADDER[0][0], _LADDER[0][1] + 1):
         precision = _splines().precision(_STEP**decade, 1.0)
         precision[_splines().density.shape[1] :] = _HELD
         mode = find_mode(patterns, precision, best)
-        if best is not None and mode.evidence < best.evidence - 3:
+        if best is not None and mode.log_marginal < best.log_marginal - 3:
             break
-        best = mode if best is None or mode.evidence > best.evidence else best
+        best = mode if best is None or mode.log_marginal > best.log_marginal else best
     assert best is not None
     return best
 

@@ -24,7 +24,7 @@ from itertools import product
 import numpy as np
 from scipy.special import expit, logit, ndtr
 
-from blindcal.estimate import grid as of
+from blindcal.estimate import grid
 from blindcal.estimate.grid import MID_P
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.uncertainty import draw_quantile
@@ -144,7 +144,7 @@ class CurveClaim:
         gains = tables.reshape(len(tables), -1)
         large = [Bet(gains[k], Distortion(sign, 1), 1 / 4, IN_THE_LARGE) for k, sign in enumerate((-1, 1))]
         share = 1 / 2 / len(ratios)
-        return Game(large + [Bet(*of, share) for of in zip(gains[2:], meanings, strict=True)])
+        return Game(large + [Bet(*bet, share) for bet in zip(gains[2:], meanings, strict=True)])
 
     @property
     def in_the_large(self) -> FloatArray:
@@ -263,7 +263,7 @@ class ShareClaim:
         slack = self.factors[:, None] * self.width * np.abs(ratios[:, :, 1] - ratios[:, :, 0])
         gains = (ratios - 1 - slack[:, :, None]).reshape(len(ratios), -1)
         share = 1 / len(self.others)
-        return Game([Bet(*of, share) for of in zip(gains, QUESTION_DISTORTIONS, strict=True)])
+        return Game([Bet(*bet, share) for bet in zip(gains, QUESTION_DISTORTIONS, strict=True)])
 
 
 def share_ratios(share: FloatArray, others: FloatArray) -> FloatArray:
@@ -315,16 +315,16 @@ def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, ma
     claim = CurveClaim(curve=np.interp(EDGES, _NODES, values), width=np.interp(EDGES, _NODES, spread))
     tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]])
     depends = np.stack([np.interp(MID_P, EDGES, slope) for slope in label_dependence(tables)])
-    negatives, positives = of.by_label(draws)
+    negatives, positives = grid.by_label(draws)
     # what the bets would see if a refit were true, with its own distribution of confidences
     off = positives - (negatives + positives) * np.interp(MID_P, EDGES, claim.curve)
-    width = np.interp(MID_P, EDGES, claim.width) * np.add(*of.by_label(table))
+    width = np.interp(MID_P, EDGES, claim.width) * np.add(*grid.by_label(table))
     factors = _factors(off @ depends.T, np.abs(depends) @ width, missed)
     return replace(claim, factors=factors, noise=noise, max_shift=max_shift)
 
 
 def _at_nodes(tables: FloatArray) -> FloatArray:
-    negatives, positives = of.by_label(tables)
+    negatives, positives = grid.by_label(tables)
     pairs = (_HATS[:, :, None] * _HATS[:, None, :]).reshape(len(_HATS), -1)
     gram = ((negatives + positives) @ pairs).reshape(len(tables), _NODES.size, _NODES.size)
     stiff = gram + _STIFFNESS * _BENDS.T @ _BENDS
@@ -332,7 +332,7 @@ def _at_nodes(tables: FloatArray) -> FloatArray:
 
 
 def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> ShareClaim:
-    mass, draws = (np.add(*of.by_label(table)) for table in (fit.population, fit.draws))
+    mass, draws = (np.add(*grid.by_label(table)) for table in (fit.population, fit.draws))
     rates = positive_rates(MID_P, noise, max_shift)
     share, drawn = mass @ rates, draws @ rates
     spread = drawn.std(axis=0)

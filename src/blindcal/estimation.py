@@ -1,4 +1,4 @@
-"""Evidence: the answers of a method, and everything that follows from them.
+"""Estimates from the answers of a method, and words for what they measure.
 
 Audits, simulations, reproductions and merges all make their estimates here.
 """
@@ -37,7 +37,7 @@ _PART_RESAMPLES = 300  # refits for the intervals of each part: limits the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class EstimationInput:
     """Answers and how to read them: the input of `estimate`.
 
     ``labels``, ``groups`` and ``parts`` (the part of a breakdown) have one entry per item. ``members`` are
@@ -90,28 +90,28 @@ class Evidence:
         return None if self.groups is None else np.unique(self.groups[items]).size
 
 
-def estimate(evidence: Evidence, *, brief: bool = False) -> Findings:
+def estimate(inputs: EstimationInput, *, brief: bool = False) -> Findings:
     """Estimate everything that a method's answers allow, also for each part if there are parts.
 
     ``brief`` leaves out curves, operating points, tests and parts. Without a valid answer all is ``None``.
     """
-    problem = evidence.problem
-    reading = _read(evidence, problem, brief)
+    problem = inputs.problem
+    reading = _read(inputs, problem, brief)
     findings, problem = reading.findings, reading.problem
     if problem.given is not None:
         # items without a valid plain answer may hide anything
-        asked = evidence.items.size
+        asked = inputs.items.size
         missing = 1 - problem.items.size / asked if asked else 0.0
         low, high = ((1 - missing) * end for end in findings.ece_if_invalid)
         findings = replace(findings, ece_if_invalid=(max(0.0, low - missing), min(1.0, high + missing)))
     if brief:
         return findings
     if problem.given is not None:
-        by_answer, confusion = _by_answer(evidence, problem, problem.given)
+        by_answer, confusion = _by_answer(inputs, problem, problem.given)
         findings = replace(findings, by_answer=by_answer, confusion=confusion)
-    if evidence.parts is None:
+    if inputs.parts is None:
         return findings
-    parts, pvalue = _by_part(evidence, problem, evidence.parts)
+    parts, pvalue = _by_part(inputs, problem, inputs.parts)
     return replace(findings, parts=parts, parts_pvalue=pvalue)
 
 
@@ -124,27 +124,27 @@ class _Reading:
     half_gaps: tuple[FloatArray, FloatArray] | None = None
 
 
-def _read(evidence: Evidence, problem: Problem, brief: bool) -> _Reading:
-    nothing = _Reading(no_findings(evidence.bins), problem)
-    if not (evidence.answers.answers != INVALID).any() or not problem.items.size:
+def _read(inputs: EstimationInput, problem: Problem, brief: bool) -> _Reading:
+    nothing = _Reading(no_findings(inputs.bins), problem)
+    if not (inputs.answers.answers != INVALID).any() or not problem.items.size:
         return nothing
     try:
-        if evidence.estimator_name == "latent":
-            fit = fit_problem(problem, bins=evidence.bins, level=evidence.level, resamples=evidence.resamples)
-            gaps = fit.half_gaps if evidence.resamples else None
+        if inputs.estimator_name == "latent":
+            fit = fit_problem(problem, bins=inputs.bins, level=inputs.level, resamples=inputs.resamples)
+            gaps = fit.half_gaps if inputs.resamples else None
             return _Reading(fit.findings(brief=brief), fit.problem, gaps)
-        if evidence.estimator_name == "blind":
-            return _Reading(_blind(evidence), problem)
-        return _at_face_value(evidence, problem)
+        if inputs.estimator_name == "blind":
+            return _Reading(_blind(inputs), problem)
+        return _at_face_value(inputs, problem)
     except NotIdentifiedError:
         if problem.given is None:
             raise
         return nothing
 
 
-def _read_some(evidence: Evidence, problem: Problem, chosen: IntArray) -> _Reading:
-    fewer = min(evidence.resamples, _PART_RESAMPLES)
-    some = replace(evidence, answers=evidence.answers.of(chosen), members=chosen, resamples=fewer)
+def _read_some(inputs: EstimationInput, problem: Problem, chosen: IntArray) -> _Reading:
+    fewer = min(inputs.resamples, _PART_RESAMPLES)
+    some = replace(inputs, answers=inputs.answers.of(chosen), members=chosen, resamples=fewer)
     return _read(some, problem.of(chosen), True)
 
 
@@ -153,16 +153,16 @@ def _are_few(items: int, positive: int) -> bool:
 
 
 def _by_part(
-    evidence: Evidence, problem: Problem, names: Sequence[str | None]
+    inputs: EstimationInput, problem: Problem, names: Sequence[str | None]
 ) -> tuple[tuple[Part, ...], float | None]:
     parts, compared = [], []
     of_item = np.array([UNNAMED if name is None else name for name in names], dtype=object)
-    items = evidence.items
+    items = inputs.items
     for name in sorted(set(of_item)):
-        reading = _read_some(evidence, problem, np.flatnonzero(of_item == name))
+        reading = _read_some(inputs, problem, np.flatnonzero(of_item == name))
         mine = items[of_item[items] == name]
         some, positive = reading.findings, int(problem.labels[mine].sum())
-        groups = evidence.group_count(mine)
+        groups = inputs.group_count(mine)
         few = _are_few(mine.size, positive) or (groups is not None and groups < FEW_GROUPS)
         parts.append(
             Part(name, mine.size, positive, some.ece, some.accuracy, some.leaning, some.overconfidence, few)
@@ -178,16 +178,16 @@ def _by_part(
 
 
 def _by_answer(
-    evidence: Evidence, problem: Problem, given: IntArray
+    inputs: EstimationInput, problem: Problem, given: IntArray
 ) -> tuple[tuple[AnswerPart, ...], tuple[tuple[int, ...], ...]]:
     assert problem.choices is not None
     k, items = int(problem.choices.max()), problem.items
     confusion = np.zeros((k, k), np.int64)
-    np.add.at(confusion, (evidence.labels[items], given[items]), 1)
+    np.add.at(confusion, (inputs.labels[items], given[items]), 1)
     rows = []
     for answer in range(k):
         mine = np.flatnonzero(given == answer)
-        some = _read_some(evidence, problem, mine).findings
+        some = _read_some(inputs, problem, mine).findings
         right = int(problem.labels[mine].sum())
         known = some.accuracy.value is not None and some.overconfidence.value is not None
         rows.append(
@@ -206,35 +206,33 @@ def _by_answer(
     return tuple(rows), tuple(tuple(row) for row in confusion.tolist())
 
 
-def _blind(evidence: Evidence) -> Findings:
+def _blind(inputs: EstimationInput) -> Findings:
     """Read the items asked so far and the subset that needs no query (its indicator is 1)."""
-    assert isinstance(evidence.design, BlindDesign)
-    labels, asked, thresholds = evidence.labels, evidence.answers, evidence.design.thresholds()
+    assert isinstance(inputs.design, BlindDesign)
+    labels, asked, thresholds = inputs.labels, inputs.answers, inputs.design.thresholds()
     answers = np.full(labels.size, INVALID)
     answers[asked.items] = asked.answers
     used = thresholds == 0
     used[asked.items] = True
-    if evidence.members is not None:
-        used &= np.isin(np.arange(labels.size), evidence.members)
-    return blind(labels[used], thresholds[used], answers[used], evidence.design.bins).findings()
+    if inputs.members is not None:
+        used &= np.isin(np.arange(labels.size), inputs.members)
+    return blind(labels[used], thresholds[used], answers[used], inputs.design.bins).findings()
 
 
-def _at_face_value(evidence: Evidence, problem: Problem) -> _Reading:
-    items, n, estimator = problem.items, problem.labels.size, evidence.estimator_name
+def _at_face_value(inputs: EstimationInput, problem: Problem) -> _Reading:
+    items, n, estimator = problem.items, problem.labels.size, inputs.estimator_name
     if estimator == "stated":
-        p = stated(n, evidence.answers)
+        p = stated(n, inputs.answers)
     else:
         p = (sampled_shares if estimator == "shares" else extracted)(n, problem.readings)
     labels, p = problem.labels[items], p[items]
-    findings = findings_at_face_value(labels, p, evidence.bins)
+    findings = findings_at_face_value(labels, p, inputs.bins)
     if estimator == "stated" or problem.given is not None:
         findings = replace(findings, operating=(), costs=())
     if problem.given is not None:
         right = Estimate(float(labels.mean()))
         findings = replace(findings, overconfidence=findings.leaning, leaning=NOTHING, accuracy=right)
-    return _Reading(
-        findings, problem, half_gaps_at_face_value(labels, p) if evidence.groups is None else None
-    )
+    return _Reading(findings, problem, half_gaps_at_face_value(labels, p) if inputs.groups is None else None)
 
 
 #: What each estimator makes of the answers.
