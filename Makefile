@@ -90,8 +90,8 @@ dist: $(VENV)/.dev
 # warn of what newer ones of their own dependencies changed, which is no fault of ours.
 LOWEST := $(VENV)-lowest
 CORE := text settings errors facade truth replies parameters check items bad_inputs \
-  endpoints_http endpoints_tokens catalogue plots outputs demo store finished streams watch_page \
-  watch_cli score report run blind latent first_steps
+  endpoints_http endpoints_tokens catalogue plots outputs demo store finished stream watch_page \
+  watch_cli report run published latent first_steps
 lowest: $(VENV)/.dev
 	$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	$(BIN)/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct \

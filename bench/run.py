@@ -43,7 +43,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.http_client import MAX_REPLY_BYTES, ServerResponse
 from blindcal.endpoints.query_format import TokenQuestion
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.records import AnswerTable, Message, Request, Round, Targets, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse, Listener
 from blindcal.store.run_store import Store
@@ -229,7 +229,7 @@ async def whole_run(
     base_url: str, path: Path, count: int, workers: int, client: Callable[[Mapping[str, str]], Any] | None
 ) -> float:
     """The queries per second of a whole run: design, client and store; ``client`` replaces blindcal's own."""
-    items = load(path)
+    items = open_items(path)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "run.sqlite") as store:
         job = Job(items=items, question=QUESTION, store=store)
         run = RunContext(limits=bc.Limits(concurrency=workers))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blindcal.auditing.audit import audit
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.records import FloatArray, IntArray, Round
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
@@ -44,7 +44,7 @@ def serving(
     items: Path, logits: FloatArray, behaviour: Behaviour | None = None
 ) -> AbstractContextManager[Server]:
     """A server that answers the questions of a file by these logits."""
-    loaded = load(items)
+    loaded = open_items(items)
     asked = list(loaded)
     known = Recording.of_choices([item.id for item in asked], logits, LETTERS[: logits.shape[1]])
     return running(Server(known, asked, behaviour or Behaviour()))

@@ -17,7 +17,7 @@ import numpy as np
 from answering import LETTERS, write_choices
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.records import FloatArray, IntArray
 from blindcal.report import page
 from blindcal.results.result import AuditResult
@@ -99,7 +99,7 @@ class FinishedRun:
     @contextmanager
     def serving(self, **behaviour: Any) -> Iterator[Server]:
         """The endpoint of the run at the same address, for one test at a time: the run can go on."""
-        questions = list(load(self.items, self.settings.prompt))
+        questions = list(open_items(self.items, self.settings.prompt))
         ids, answers = [item.id for item in questions], self.kind.answers
         if answers == 2:
             recording = Recording.from_probabilities(ids, self.truth)

@@ -18,7 +18,7 @@ import pytest
 from blindcal.endpoints import local_model as models
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import FloatArray, Item, Message, Reply, Request, Targets, Token
 from blindcal.settings import Settings
@@ -81,7 +81,7 @@ def replaying(
     **behaviour: Any,
 ) -> contextlib.AbstractContextManager[Server]:
     """A server of a model with these probabilities of the questions in a file, in a thread of its own."""
-    loaded = load(items, reading)
+    loaded = open_items(items, reading)
     asked = list(loaded)
     known = Recording.from_probabilities([item.id for item in asked], p)
     return running(Server(known, asked, how or Behaviour(**behaviour), spoken=spoken))

@@ -16,7 +16,7 @@ from blindcal.auditing.audit import audit
 from blindcal.endpoints.query_format import (
     ANSWER_TOKENS,
 )
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpResponse
@@ -66,7 +66,7 @@ def items(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(items: Path) -> Iterator[Server]:
-    asked = list(load(items))
+    asked = list(open_items(items))
     p = np.random.default_rng(3).beta(0.7, 0.7, N)
     with running(Talkative(Recording.from_probabilities([item.id for item in asked], p), asked)) as server:
         yield server

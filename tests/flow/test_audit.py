@@ -30,7 +30,7 @@ from blindcal.errors import (
 )
 from blindcal.estimate.published import findings_at_face_value
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.items.score_files import asked_of
 from blindcal.prices import Prices
@@ -68,7 +68,7 @@ def items(tmp_path: Path) -> Path:
 def scores(items: Path, tmp_path: Path) -> Path:
     """The truth as a score file."""
     path = tmp_path / "scores.csv"
-    loaded = load(items)
+    loaded = open_items(items)
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["id", "label", "p"])
@@ -107,7 +107,7 @@ def test_an_audit_finds_and_writes_everything(
     assert spend.queries - spend.probe_queries - spend.control_queries == counts.positive + counts.negative
     assert spend.cost == pytest.approx((spend.prompt_tokens + 2 * spend.completion_tokens) / 1e6)
     assert found.oracle is not None
-    true = binned_ece(load(items).labels, truth(), len(found.bins)).ece
+    true = binned_ece(open_items(items).labels, truth(), len(found.bins)).ece
     assert found.oracle.ece == pytest.approx(true.value)
     assert found.probe is not None
     assert found.probe.verdict == "thresholds"
@@ -266,7 +266,7 @@ def test_an_oracle_of_other_prompts_or_models(
     rows = list(csv.reader(scores.read_text().splitlines()))
 
     def scored(model: str, **reading: Any) -> None:
-        loaded = load(items, RecordFormat(**reading))
+        loaded = open_items(items, RecordFormat(**reading))
         with scores.open("w", newline="") as file:
             asked = ["asked", *(asked_of(item, model) for item in loaded)]
             csv.writer(file).writerows([*row, mark] for row, mark in zip(rows, asked, strict=True))

@@ -22,7 +22,7 @@ from blindcal.errors import InputError
 from blindcal.estimate.noise import ControlCounts, forced_noise
 from blindcal.estimate.truth import top_label_ece
 from blindcal.estimation import EstimationInput, estimate
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.items.score_files import read_choices
 from blindcal.records import INVALID, PLAIN, AnswerTable, Item, Message, Reply, Round, Targets, Token
@@ -193,7 +193,7 @@ def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
     """The oracle is the top-label ECE of the logits; other answers and other labels are refused."""
     folder, result = run
     scores = read_choices(folder / "oracle.csv")
-    loaded = load(folder / "items.jsonl")
+    loaded = open_items(folder / "items.jsonl")
     labels = loaded.labels
     truth = read_truth(folder / "oracle.csv", loaded, "replay")
     found = truth.compare(labels, result.ece, 10)
@@ -203,7 +203,7 @@ def test_a_choice_file_is_the_truth(run: tuple[Path, AuditResult]) -> None:
     (folder / "other.csv").write_text(text.replace("logit_B", "logit_E"))
     with pytest.raises(InputError, match=r"has the logits of A, E, C, D, and the answers of the items are"):
         read_truth(folder / "other.csv", loaded, "replay")
-    loaded = load(folder / "items.jsonl", RecordFormat(permute=0))
+    loaded = open_items(folder / "items.jsonl", RecordFormat(permute=0))
     with pytest.raises(InputError, match="or of their options in another order"):
         read_truth(folder / "oracle.csv", loaded, "replay")
 

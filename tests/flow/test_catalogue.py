@@ -15,7 +15,6 @@ import pytest
 from blindcal.errors import BlindcalError, InputError, MissingExtraError
 from blindcal.items import catalogue
 from blindcal.items.catalogue import SETS, DataSet, open_items
-from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.text import listed
 from commanding import blindcal, refusal
@@ -107,7 +106,7 @@ def test_any_hosted_set_is_one_template(hosted: Path, tmp_path: Path) -> None:
         "--label-map", '{"entailment": 1, "not_entailment": 0}', "--out", out,
     )  # fmt: skip
     assert shown.exit_code == 0, shown.exception
-    items = load(out)
+    items = open_items(out)
     assert [(item.id, item.label) for item in items] == [("0", 0), ("1", 1), ("2", 0), ("3", 1)]
     assert items[3].messages[0].content == "validation 3?\nAnswer Yes or No."
     with pytest.raises(InputError, match="not 'not_entailment': map other words"):
@@ -179,7 +178,7 @@ def test_a_converted_set_has_the_same_items(tmp_path: Path, monkeypatch: pytest.
         assert f"6 questions in {out}; the answers are {listed(words)}" in written.stderr
         for permute in (None, 5 if len(words) > 2 else None):
             named = open_items(name, RecordFormat(data_dir=str(tmp_path), permute=permute))
-            filed = load(out, RecordFormat(permute=permute))
+            filed = open_items(out, RecordFormat(permute=permute))
             assert (list(filed), filed.digest, filed.words) == (list(named), named.digest, words)
     assert open_items("mmlu-choices", RecordFormat(data_dir=str(tmp_path)))[3].messages[0].content == (
         "The following is a multiple choice question about virology.\n\nvirology 0?\n"

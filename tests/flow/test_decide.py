@@ -18,7 +18,7 @@ from blindcal.certifying.decide import CHECKED, decide, decide_async
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, ReplyError, UnfitError
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import control_spacing
 from blindcal.records import Reply, Request
@@ -130,7 +130,7 @@ def test_the_certified_body_is_sent(run: Path, labelled: Path, items: Path, out:
         return {**body, "messages": [{"role": "user", "content": TEMPLATE.replace("{n}", str(k))}]}
 
     sent: list[dict[str, Any]] = []
-    rule, asked = certificate_of(run, 0.8, 0.3), list(load(labelled, RecordFormat(template=TEMPLATE)))
+    rule, asked = certificate_of(run, 0.8, 0.3), list(open_items(labelled, RecordFormat(template=TEMPLATE)))
     with running(
         KeepingServer(Recording.from_probabilities([item.id for item in asked], P), asked)
     ) as server:

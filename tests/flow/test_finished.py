@@ -16,7 +16,7 @@ import pytest
 from blindcal.auditing.audit import audit
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
 from blindcal.estimate.findings import Findings
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.records import INVALID
 from blindcal.results.check import check
 from blindcal.results.compare import compare
@@ -38,7 +38,7 @@ def made(finished_runs: FinishedRuns) -> FinishedRun:
 
 def test_a_run_is_read_back_as_it_was(made: FinishedRun) -> None:
     """Items, labels, groups and settings are the audit's, answers those of the model; nothing is held."""
-    run, items = made.opened(), load(made.items, made.settings.prompt)
+    run, items = made.opened(), open_items(made.items, made.settings.prompt)
     assert run.ids == tuple(item.id for item in items)
     assert (run.labels == items.labels).all()
     assert run.groups is not None

@@ -18,7 +18,7 @@ from blindcal.auditing.audit import audit
 from blindcal.auditing.prepare import probe
 from blindcal.errors import BlindcalError, InputError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.records import Progress
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
@@ -121,7 +121,7 @@ def test_a_logit_file_is_an_oracle_and_can_be_simulated(items: Path, tmp_path: P
             whole = [*row.tolist(), float(logsumexp(row)) + 1e-6, int(row.argmax()) + 1]
             table.writerow([f"q{k}", k % 2, *whole])
     out = tmp_path / "run"
-    with running(Server(Recording.load(path), load(items))) as server:
+    with running(Server(Recording.load(path), open_items(items))) as server:
         done = blindcal(
             "audit", items, "--model", "m__d__logits", "--base-url", server.base_url, "--out", out,
             "--oracle", path, "--set", "positive=True", "--set", "negative=False", "--quiet",

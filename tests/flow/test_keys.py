@@ -19,7 +19,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.secrets import Redactor
 from blindcal.errors import EndpointError, FatalError, InputError
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.records import Reply
 from blindcal.settings import Settings
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
@@ -273,7 +273,7 @@ def test_redaction_leaves_valid_json() -> None:
 def test_an_audit_keeps_no_key_that_a_model_says(tmp_path: Path) -> None:
     """A model that answers with the key leaves a placeholder in the files of the run, and nothing else."""
     path = write_items(tmp_path / "items.jsonl", 60)
-    loaded = load(path)
+    loaded = open_items(path)
     known = Recording.from_probabilities([item.id for item in loaded], np.linspace(0.05, 0.95, 60))
     server = Altered(known, list(loaded))
     said = b'"content":"%b"' % KEY.encode()

@@ -16,7 +16,7 @@ import blindcal as bc
 from blindcal.auditing.audit import audit
 from blindcal.errors import UnfitError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import read_scores
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.answer_counts import of_run, read_counts, write_counts
@@ -219,7 +219,7 @@ def test_spellings_are_summed_unless_told_otherwise(semantics: str | None, tmp_p
     items = tmp_path / "items.jsonl"
     rows = zip(recording.ids, labels.tolist(), strict=True)
     items.write_text("".join(json.dumps({"id": k, "prompt": f"Is {k}?", "label": y}) + "\n" for k, y in rows))
-    loaded = load(items)
+    loaded = open_items(items)
     with running(Server(recording, loaded, Behaviour(logprobs=True))) as server:
         chosen = settings(server, model=recording.name, template=None, method="logprobs", semantics=semantics)
         found = audit(items, chosen, out=tmp_path / "run", oracle=OWN_LOGITS)
@@ -257,7 +257,7 @@ def test_an_endpoint_that_shows_no_probabilities_is_refused(
             reply["choices"][0]["logprobs"] = shown
             return json.dumps(reply).encode()
 
-    loaded = load(items, bc.Settings(model="replay", template=TEMPLATE).prompt)
+    loaded = open_items(items, bc.Settings(model="replay", template=TEMPLATE).prompt)
     questions = list(loaded)
     recording = Recording.from_probabilities([item.id for item in questions], P)
     with running(Odd(recording, questions, Behaviour(logprobs=True))) as server:

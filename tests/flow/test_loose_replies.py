@@ -13,7 +13,7 @@ import pytest
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit
 from blindcal.errors import EndpointError, FatalError, RetryableError
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.json_form import DEEPEST, JsonError, read_json
 from blindcal.prices import Prices
 from blindcal.results.result import RESULT_FILE, AuditResult
@@ -43,7 +43,7 @@ def items(tmp_path: Path) -> Path:
 
 def audited(items: Path, alter: Callable[[bytes, bytes], bytes], **how: Any) -> AuditResult:
     """An audit over HTTP of a model whose replies are altered, with the folder ``run`` beside the items."""
-    loaded = load(items)
+    loaded = open_items(items)
     known = Recording.from_probabilities([item.id for item in loaded], np.linspace(0.05, 0.95, N))
     server = Altered(known, list(loaded))
     server.alter = alter

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from blindcal.auditing.audit import audit
 from blindcal.estimate.truth import binned_ece
 from blindcal.estimation import UNNAMED, estimate
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS, SIMULABLE
 from blindcal.records import Token
 from blindcal.results.result import AuditResult
@@ -183,7 +183,7 @@ def test_an_audit_measures_the_sum_of_all_spellings(tmp_path: Path) -> None:
     # three tokens for Yes with equal weight, one for No: the greedy answer is off by log 3
     tokens = (Token(1, "Yes"), Token(2, " Yes"), Token(3, "yes"), Token(4, "No"))
     logits = np.column_stack([*([s - np.log(3)] * 3), np.zeros(n)])
-    items = list(load(path))
+    items = list(open_items(path))
     names = tuple(item.id for item in items)
     known = Recording("replay", names, tokens, logits, logits.max(axis=1) - 12, np.zeros(n, np.int64))
     with running(Server(known, items, Behaviour())) as server:

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
-from blindcal.items.catalogue import builtin
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import builtin, open_items
 from blindcal.items.record_files import as_line
 from blindcal.methods import METHODS
 from blindcal.reproduce import page, sources, table
@@ -64,7 +63,7 @@ def test_over_http_and_from_a_file_it_is_the_same_estimate(tmp_path: Path) -> No
     """A file is answered as its replay answers an audit: ties, other words and draws are the same."""
     known, items = sources.read(OWN_LOGITS), tmp_path / "items.jsonl"
     items.write_bytes(b"".join(as_line(record) for record in builtin(known.n)))
-    with replay.running(Server(known.recording, load(items))) as server:
+    with replay.running(Server(known.recording, open_items(items))) as server:
         for method in ("sampling", "latent"):
             settings = Settings(
                 model=known.recording.name,

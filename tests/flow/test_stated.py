@@ -15,7 +15,7 @@ from blindcal.endpoints.free_text import INSTRUCTION
 from blindcal.endpoints.query_format import ConfidenceQuestion
 from blindcal.errors import BlindcalError, UnfitError
 from blindcal.estimate.truth import binned_ece
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
@@ -69,7 +69,7 @@ def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> 
     assert f"invalid    {N // 10 + 1} of {N} answers; whatever they would have been" in shown.output
     assert f"unread     no confidence {N // 10}, refusal 1" in shown.output
     assert "measures   the confidence that the model states in words" in shown.output
-    labels = load(items).labels
+    labels = open_items(items).labels
     p = ConfidenceQuestion(("Yes", "No")).stated([texts()[f"q{k}"] for k in range(N)]).p
     known = np.isfinite(p)
     assert found.ece.value == pytest.approx(binned_ece(labels[known], p[known], 5).ece.value, abs=1e-12)

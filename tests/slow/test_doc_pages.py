@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tutorial
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
@@ -66,7 +66,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (model,) = {text for step in STEPS for text in re.findall(r"--model (\S+)", step.text)}
     recording = replace(Recording.load(tutorial.LOGITS), name=model)
     reading = RecordFormat(template=template.replace("\\n", "\n"))
-    items = load(folder / tutorial.QUESTIONS, reading)
+    items = open_items(folder / tutorial.QUESTIONS, reading)
     with running(Server(recording, items, Behaviour(logprobs=True))) as server:
         for step in STEPS:
             if step is not DEMO:  # tests/flow/test_demo.py runs it

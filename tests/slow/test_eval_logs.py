@@ -18,7 +18,6 @@ from blindcal.endpoints.local_model import Served, ServerSettings, serve
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
 from blindcal.items.eval_logs import LoggedQuestion, item_records
-from blindcal.items.question_files import load
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from blindcal.settings import Settings
@@ -187,7 +186,7 @@ def test_inspect_asks_what_was_sent(inspect: dict[str, Path], kind: str, tmp_pat
     assert {name: item.label for name, item in asked.items()} == {str(k): k % 2 for k in range(6)}
     assert set(items.parts or ()) == {"0", "1"}
     assert blindcal("items", log, "--out", out).exit_code == 0
-    again = load(out, RecordFormat(by_field="even"))
+    again = open_items(out, RecordFormat(by_field="even"))
     assert (list(again), again.digest) == (list(items), items.digest)
 
 
@@ -222,7 +221,7 @@ def test_inspect_free_text_is_refused_with_a_cure(inspect: dict[str, Path], tmp_
     assert line.startswith(f"{log}: the target 'Paris' is free text: ")
     assert "--answers" in line
     assert blindcal("items", log, "--answers", "Paris,Rome,Oslo", "--out", out).exit_code == 0
-    items = load(out)
+    items = open_items(out)
     assert (items.answers, items[0].label) == (("Paris", "Rome", "Oslo"), 0)
 
 

@@ -32,7 +32,7 @@ from blindcal.certifying.decide import decide
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import StoreError
-from blindcal.items.question_files import load
+from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Reply, Request
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult
@@ -77,7 +77,7 @@ def write_items(path: Path, n: int) -> None:
 
 def recorded(path: Path) -> tuple[Recording, list[Item]]:
     """A model that has an answer to each of the questions in a file, and these."""
-    loaded = load(path)
+    loaded = open_items(path)
     items = list(loaded)
     p = np.random.default_rng(12).beta(0.5, 0.5, len(items))
     return Recording.from_probabilities([item.id for item in items], p), items

@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 from blindcal.errors import InputError
-from blindcal.items import question_files
 from blindcal.items.catalogue import BUILTIN_SIZE, FAMILIES, builtin, open_items
 from blindcal.items.record_files import as_line
 from commanding import blindcal
@@ -33,7 +32,7 @@ def test_items_command(tmp_path: Path) -> None:
     """The command writes a file that an audit reads, and the same lines to standard output."""
     path = tmp_path / "questions.jsonl"
     assert blindcal("items", "builtin", "--n", 30, "--out", path).exit_code == 0
-    assert list(question_files.load(path)) == list(open_items("builtin"))[:30]
+    assert list(open_items(path)) == list(open_items("builtin"))[:30]
     printed = blindcal("items", "builtin", "--n", 30).stdout
     assert printed == path.read_text()
     assert [json.loads(line) for line in printed.splitlines()] == QUESTIONS[:30]

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from blindcal.errors import InputError
 from blindcal.items.answers import parse_answers, read_label
-from blindcal.items.question_files import Items, RepeatedPrompts, load
+from blindcal.items.catalogue import open_items
+from blindcal.items.question_files import Items, RepeatedPrompts
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from blindcal.settings import Settings
@@ -38,7 +39,7 @@ def items_of(path: Path, records: list[dict[str, Any]], **reading: Any) -> Items
     """The items of a JSON lines file with these records."""
     path = path / "items.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return load(path, RecordFormat(**reading))
+    return open_items(path, RecordFormat(**reading))
 
 
 def test_the_usual_labels_are_understood() -> None:
@@ -117,7 +118,7 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
     expected, digest = list(items), items.digest
     assert [item.messages[0].content for item in expected] == [record["prompt"] for record in records]
     for name in ("b.jsonl.gz", "c.csv", "d.tsv", "e.csv.gz", "f.parquet"):
-        items = load(tmp_path / name)
+        items = open_items(tmp_path / name)
         assert list(items) == expected, name
         assert items.digest == digest
 
@@ -139,7 +140,7 @@ def test_an_item_takes_little_memory(tmp_path: Path) -> None:
             file.write(json.dumps({"prompt": "x" * 200, "label": k % 2, "group": str(k // 2)}) + "\n")
     tracemalloc.start()
     try:
-        items = load(path)
+        items = open_items(path)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -153,14 +154,14 @@ def test_bytes_in_parquet_are_text(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     table = {"id": [b"x", b"y"], "prompt": ["Is \u00e9 a vowel?".encode(), b"Is b?"], "label": [1, 0]}
     parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
-    items = load(tmp_path / "a.parquet")
+    items = open_items(tmp_path / "a.parquet")
     assert [(item.id, item.messages[0].content) for item in items] == [
         ("x", "Is \u00e9 a vowel?"),
         ("y", "Is b?"),
     ]
     parquet.write_table(pyarrow.table(table | {"prompt": [b"a", b"\xff\x00"]}), tmp_path / "b.parquet")
     with pytest.raises(InputError, match=r"b.parquet, row 2: holds bytes that are not UTF-8 text"):
-        load(tmp_path / "b.parquet")
+        open_items(tmp_path / "b.parquet")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     """A lone surrogate, which no request could carry, becomes U+FFFD; without an id, the number is one."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"prompt": "a\\ud800b", "label": 1, "id": "\\udfff"}\n{"prompt": "b", "label": 0}\n')
-    items = load(path)
+    items = open_items(path)
     assert items[0].messages[0].content == "a\ufffdb"
     assert [item.id for item in items] == ["\ufffd", "1"]
 
@@ -412,7 +413,7 @@ def test_a_table_has_choices_as_json(tmp_path: Path) -> None:
         table = csv.DictWriter(file, list(CAPITALS[0]))
         table.writeheader()
         table.writerows({**one, "choices": json.dumps(one["choices"])} for one in CAPITALS)
-    assert load(path).digest == items_of(tmp_path, CAPITALS).digest
+    assert open_items(path).digest == items_of(tmp_path, CAPITALS).digest
 
 
 # The order of options
@@ -485,7 +486,7 @@ def test_converted_files_name_their_answers(answers: str, tmp_path: Path) -> Non
     out = tmp_path / "out.jsonl"
     lines = (reading.line(item, record, 0) for item, record in zip(items, records, strict=True))
     out.write_bytes(b"".join(lines))
-    again = load(out)
+    again = open_items(out)
     assert (list(again), again.words) == (items, named)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from blindcal.errors import InputError
 from blindcal.items.answers import CHOICES_FIELD, LETTERS
-from blindcal.items.record_files import Record, numbered_records
+from blindcal.items.record_files import Record
 from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
 from blindcal.records import IntArray, Item
 from blindcal.text import printable
@@ -153,14 +153,6 @@ class Items:
                     f"{self.path}: items {first + 1} and {number + 1} share the {self._reading.id_field} "
                     f"{printable(item.id, 60)!r}; ids must be unique"
                 )
-
-
-def load(path: str | Path, reading: RecordFormat | None = None, *, labelled: bool = True) -> Items:
-    """Read and check a file of items, with labels if ``labelled``; errors name the file, line and field."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    return Items(path, reading or RecordFormat(), numbered_records(path), labelled=labelled)
 
 
 def _mixed_words(words: tuple[str, ...] | None, before: tuple[str, ...] | None, record: Record) -> InputError:
