@@ -69,6 +69,15 @@ def test_groups_stay_whole() -> None:
     assert grown([chosen], 100, labels, groups) == (chosen,)
 
 
+def test_a_group_counts_under_its_commonest_label() -> None:
+    """Of 100 groups, a quarter mostly positive, a sample of 20 groups has five of these."""
+    groups = np.repeat(np.arange(100), 3)
+    mostly = np.arange(100) % 4 == 0
+    labels = np.where(np.arange(300) % 3 == 1, ~mostly[groups], mostly[groups]).astype(np.int64)
+    (chosen,) = grown([], 60, labels, groups)
+    assert mostly[np.unique(groups[chosen])].sum() == 5
+
+
 @pytest.mark.parametrize(("method", "queries"), [("latent", 1.5), ("temperature", 2.0), ("extraction", 2.0)])
 def test_stages_are_asked_one_after_the_other(method: str, queries: float) -> None:
     """A staged design asks the first stage to its end as before it grew, and then only new items."""
