@@ -184,7 +184,7 @@ class Request:
     top_logprobs: int = 0
     seed: int | None = None
     n: int = 1  # answers to ask for at once
-    fields: Mapping[str, Any] = field(default_factory=dict)  # of the body, such as response_format
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of the body, such as guided_choice
 
     @property
     def sampled(self) -> bool:

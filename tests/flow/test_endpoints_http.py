@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import warnings
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -15,10 +16,13 @@ import pytest
 from pyreqwest.exceptions import PyreqwestError
 
 from blindcal.endpoints import http_client, refusals
-from blindcal.endpoints.address import Address
+from blindcal.endpoints.address import Address, Api
+from blindcal.endpoints.completion_form import CompletionForm
 from blindcal.endpoints.http import HttpEndpoint, PlainHttpKeyWarning
+from blindcal.endpoints.query_format import CONSTRAINTS
+from blindcal.endpoints.refusals import SAMPLERS, Accepted
 from blindcal.errors import EndpointError, FatalError, InputError, ReplyError, RetryableError
-from blindcal.records import Message, Reply, Request
+from blindcal.records import Message, Reply, Request, Token
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from misbehaving import Behaviour
 from serving import CHAT_YES, Recorder, ask, asking, items, replayed
@@ -83,13 +87,32 @@ def test_the_key_is_that_of_the_named_variable() -> None:
 
 
 def test_extra_body() -> None:
-    """Extra fields reach every request, replace ours, and a null takes one out."""
+    """Extra fields reach every request, replace samplers that are off, and a null takes one out."""
     recorder = Recorder(CHAT_YES)
-    extra = {"cache_prompt": False, "provider": {"require_parameters": True}, "temperature": None}
+    extra = {"provider": {"require_parameters": True}, "presence_penalty": 1, "frequency_penalty": None}
     ask(recorder, extra_body=extra)
-    assert recorder.sent["cache_prompt"] is False
     assert recorder.sent["provider"] == {"require_parameters": True}
-    assert "temperature" not in recorder.sent
+    assert recorder.sent["presence_penalty"] == 1
+    assert "frequency_penalty" not in recorder.sent
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_what_decides_a_query_is_no_extra_field(api: Api) -> None:
+    """Every field that a request may set, other than a sampler that is off, is refused in the extra body."""
+    tokens = (Token(1, "Yes"), Token(2, "No"))
+    fields = {name: value for each in CONSTRAINTS.values() for name, value in each.fields(tokens).items()}
+    request = asking(
+        logit_bias={1: 5.0}, temperature=1.0, top_logprobs=5, n=2, max_tokens=4, seed=1, fields=fields
+    )
+    for accepted in (Accepted(texts=True), Accepted(limit_name="max_completion_tokens")):
+        body = CompletionForm(Address("http://h/v1", "m", api)).body(request, accepted)
+        for name, value in json.loads(body).items():
+            if name not in SAMPLERS:
+                with pytest.raises(InputError, match=f"extra_body=... holds '{name}', which.*leave it out"):
+                    Address("http://h/v1", "m", api, extra_body={name: value})
+    for name in ("stream", "best_of"):
+        with pytest.raises(InputError, match="leave it out"):
+            Address("http://h/v1", "m", api, extra_body={name: None})
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ def test_ordinary_urls_are_accepted(url: str) -> None:
         ({"tools": [{"url": f"https://t/?k=hf_{SECRET}"}]}, "'tools.url'"),
         ({"user": f"sk-{SECRET}"}, "'user'"),
         ({"password": "hunter2hunter2"}, "'password'"),
+        ({"extra_headers": {"Cookie": f"session={SECRET}"}}, "'extra_headers.Cookie'"),
+        ({"session_cookies": [SECRET]}, "'session_cookies'"),
         ({"x": f"Bearer {SECRET}"}, "'x'"),
         ({f"sk-{SECRET}": 1}, "of the request"),
         ({"metadata": {f"sk-{SECRET}": 1}}, "'metadata'"),
@@ -91,11 +93,11 @@ def test_secret_in_the_body_is_refused(body: dict[str, Any], names: str) -> None
     "body",
     [
         {"prompt_cache_key": "calibration-audit-1"},
-        {"max_tokens": 1, "skip_special_tokens": True, "stop_token_ids": [1, 2]},
+        {"skip_special_tokens": True, "stop_token_ids": [1, 2]},
         {"chat_template_kwargs": {"eos_token": "<|endoftext|>", "enable_thinking": False}},
         {"provider": {"require_parameters": True, "order": ["fireworks/fp8"]}},
         {"user": "7f3c2a90-1111-4222-8333-444455556666"},
-        {"reasoning_effort": "none", "seed": None, "key": "", "token": "short"},
+        {"reasoning_effort": "none", "top_k": None, "key": "", "token": "short"},
         {"metadata": {"purpose": "task-sk-12 of the password reset corpus"}},
     ],
 )

@@ -22,6 +22,16 @@ OPENAI_HOST = "api.openai.com"
 OPENAI = f"https://{OPENAI_HOST}/v1"
 _PORTS = {"http": 80, "https": 443}
 _NEVER = re.compile(r"[\s\x00-\x1f\x7f\\]")  # urlsplit() accepts or silently drops these
+#: Fields that decide what is asked, and the setting that changes each, if there is one.
+OWN_FIELDS: Mapping[str, str] = {
+    "model": "model",
+    **dict.fromkeys(("messages", "prompt"), "template"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_tokens"),
+    **dict.fromkeys(("temperature", "logit_bias", "logprobs", "top_logprobs", "n", "best_of"), "method"),
+    "seed": "send_seed",
+    **dict.fromkeys(("allowed_token_ids", "structured_outputs", "guided_choice", "grammar"), "method"),
+    **dict.fromkeys(("stream", "return_tokens_as_token_ids"), ""),
+}
 _BEYOND_BASE = re.compile(r"(?<=[^/:])(/+((chat/)?completions)?)+(?=$|\?)")
 
 
@@ -43,7 +53,7 @@ class Address:
     ] = "OPENAI_API_KEY"
     extra_body: Annotated[
         Mapping[str, Any],
-        "Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a field.",
+        "Additional fields of every request, such as '{\"cache_prompt\": false}'; null removes a sampler.",
     ] = field(default_factory=dict)
     timeout: Annotated[Positive, "Time to wait for a reply, in seconds."] = 60.0
 
@@ -52,7 +62,17 @@ class Address:
         secrets.check_variable(self.api_key_env)
         secrets.check_url(self.base_url)
         secrets.check_body(self.extra_body)
+        self._check_own_fields()
         object.__setattr__(self, "base_url", _BEYOND_BASE.sub("", self.base_url))
+
+    def _check_own_fields(self) -> None:
+        for name in self.extra_body:
+            if (setting := OWN_FIELDS.get(name)) is not None:
+                raise InputError(
+                    f"{{extra_body}} holds {name!r}, which blindcal sets in every request",
+                    remedy=f"leave it out{f', and use {{{setting}}}' if setting else ''}",
+                    options=dict.fromkeys(filter(None, ("extra_body", setting)), ...),
+                )
 
     @property
     def root(self) -> SplitResult:

@@ -31,14 +31,13 @@ class CompletionForm:
         constant = self._constant.get(settings)
         if constant is None:
             constant = self._constant[settings] = self._constant_part(request, accepted)
-        own = self._address.extra_body
         more = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
-        if request.seed is not None and "seed" not in own and accepted.sends("seed", request.seed):
+        if request.seed is not None and accepted.sends("seed", request.seed):
             more += b',"seed":%d' % request.seed
-        wanted = request.fields
+        fields = request.fields
         if request.top_logprobs and accepted.texts:
-            wanted = {BY_ID: False, **wanted}
-        if fields := {key: value for key, value in wanted.items() if key not in own}:
+            fields = {BY_ID: False, **fields}
+        if fields:
             more += b"," + _encode(fields)[1:-1]
         if self._chat:
             return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), more)

@@ -24,7 +24,7 @@ _SECRET_NAME = re.compile(
     r"^(key|token|auth|code|sig|pass|pwd|bearer)$"
     r"|(api|access|account|auth|client|master|private|secret|subscription|virtual)key(id)?$"
     r"|(access|api|auth|bearer|private|refresh|security|session)token$"
-    r"|secret|password|passwd|passphrase|credential|authori[sz]ation|signature"
+    r"|secret|password|passwd|passphrase|credential|authori[sz]ation|signature|cookie"
 )
 # Keys of services that mark theirs, and JSON web tokens.
 _SECRET_VALUE = re.compile(
