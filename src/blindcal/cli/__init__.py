@@ -6,6 +6,7 @@ import difflib
 import importlib
 import io
 import os
+import signal
 import sys
 import warnings
 
@@ -113,6 +114,9 @@ def main() -> None:
     """Run the command line; warnings and expected errors print one line each, never a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # the terminal may not encode all names
         sys.stdout.reconfigure(errors="backslashreplace")
+    for name in ("SIGTERM", "SIGHUP"):  # docker stop, systemd, CI and a closed terminal act as Ctrl-C
+        if signal.getsignal(number := getattr(signal, name, signal.SIGINT)) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     warnings.showwarning = lambda message, *_, **__: print_warning(str(message))
     try:
         app(standalone_mode=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import signal
-import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,29 +88,18 @@ def _refuse_replay_options() -> None:
 
 
 def _wait(base_url: str, name: str, alive: Callable[[], bool]) -> None:
-    with _stop_signals() as stopped:
-        name = printable(name)
+    name = printable(name)
+    try:
         click.echo(
             f"serving model {name!r} at {base_url} "
             f"(audit it with --model {shlex.quote(name)} --base-url {base_url}; Ctrl-C stops it)"
         )
-        while not stopped.wait(1.0):
-            if not alive():
-                raise local.ServerError(
-                    "the model server stopped unexpectedly, probably because it ran out of memory",
-                    remedy="serve it again",
-                )
-    click.echo("stopped", err=True)
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    event = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for number in before:
-            signal.signal(number, lambda *_: event.set())
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        while alive():
+            time.sleep(1.0)
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        return
+    raise local.ServerError(
+        "the model server stopped unexpectedly, probably because it ran out of memory",
+        remedy="serve it again",
+    )
