@@ -429,7 +429,7 @@ def interrupted(arguments: list[str], stage: str, by: int) -> str:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGHUP")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_drains_and_the_next_run_finishes(name: str, items: Path, tmp_path: Path) -> None:
-    """After Ctrl-C, `docker stop` or a closed terminal every answer is kept, and the same command finishes."""
+    """After Ctrl-C or `docker stop` every answer is kept, and the same command finishes."""
     out = tmp_path / "run"
     with serving(items) as server:
         given = ["audit", str(items), *at(server), "--method", "blind", "--concurrency", "4"]
@@ -453,5 +453,6 @@ def test_a_signal_drains_and_the_next_run_finishes(name: str, items: Path, tmp_p
 def test_a_signal_ends_a_slow_probe_at_once(items: Path, tmp_path: Path) -> None:
     """Interrupted while it probes, the command does not finish the probe first."""
     with serving(items, latency=600.0) as server:  # a first answer would come in ten minutes
-        interrupted(["audit", str(items), *at(server), "--out", str(tmp_path / "run")], "choosing", signal.SIGHUP)
+        given = ["audit", str(items), *at(server), "--out", str(tmp_path / "run")]
+        interrupted(given, "choosing", signal.SIGHUP)
         assert server.answered < 20  # the whole probe takes some eighty
