@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from blindcal.certifying.decision_request import decision_request
+from blindcal.estimate.noise import ControlCounts
 from blindcal.records import FloatArray
 from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
@@ -34,6 +35,7 @@ def certificate(**changes: Any) -> Certificate:
         items=1000,
         queries=700,
         reused=300,
+        controls=ControlCounts(40, 0, 40, 0),
         model="replay",
         served=(ServedModel("replay", "fp_1"),),
         prompt_digest="00",

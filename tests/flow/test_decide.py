@@ -18,6 +18,7 @@ from blindcal.certifying.decide import CHECKED, decide, decide_async
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, ReplyError, UnfitError
+from blindcal.estimate.noise import ControlCounts
 from blindcal.items.catalogue import open_items
 from blindcal.items.record_format import RecordFormat
 from blindcal.methods import control_spacing
@@ -109,7 +110,7 @@ def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, ou
     rule = bc.certify(run, 0.8, negative_precision=0.7, out=path)
     result = decide(path, items, out=out)
     assert verdicts(result) == ruled(P, rule)
-    assert not result.forced
+    assert not result.doubts
     assert min(result.accepted, result.rejected) > 0
     assert result.accept == rule.accept
     assert bc.check(path).outcome == "passed"
@@ -232,7 +233,7 @@ def test_an_expired_certificate_is_refused(run: Path, items: Path, server: Serve
     assert forced.exit_code == 0
     assert "accept     nothing is promised: the certificate expired on 2026-01-31" in forced.stdout
     again = decide(old, items, out=out)
-    assert again.forced == ("the certificate expired on 2026-01-31",)
+    assert again.doubts == ("the certificate expired on 2026-01-31",)
     assert verdicts(again) == ruled(P, old)
 
 
@@ -285,8 +286,41 @@ def test_a_bias_that_stops_acting_ends_the_run(run: Path, labelled: Path, items:
             decide(rule, items, out=out)
         assert "certify again" in raised.value.remedy
         forced = decide(rule, items, out=out, force=True)
-        assert forced.forced == ("logit_bias stopped acting during the run",)
+        assert forced.doubts == ("logit_bias stopped acting during the run",)
         assert decide(rule, items, out=out) == forced
+
+
+def test_nothing_is_promised_of_answers_that_are_not_as_certified(
+    run: Path, labelled: Path, items: Path, out: Path
+) -> None:
+    """A model that is exchanged in silence: its own exit status, and no bound in any output."""
+    with serving(labelled, P, later=Behaviour(drift=6.0), later_from=80) as server:
+        at(certificate_of(run, 0.9, 0.3), server.base_url).save(out.parent / "c.json")
+        command = ("decide", out.parent / "c.json", items, "--out", out)
+        done = [blindcal(*command), blindcal(*command, "--json"), blindcal(*command, "--quiet")]
+    assert [each.exit_code for each in done] == [5, 5, 5], done[0].output
+    for each in done:
+        assert "nothing is promised: the answers are noisier than when they were certified" in each.stderr
+        assert "answered differently" in each.stderr
+        assert "0.953" not in each.output
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["accept"] is None
+    assert summary["reject"] is None
+    assert len(summary["doubts"]) > 0
+    assert len(read_lines(out)) == N
+
+
+def test_noise_like_that_of_the_certification_breaks_no_promise(
+    run: Path, labelled: Path, items: Path, out: Path
+) -> None:
+    """What the bound was measured with is no reason to take it back."""
+    noisy = ControlCounts(40, 1, 40, 6)
+    with serving(labelled, P, jitter=1.0) as server:
+        rule = at(certificate_of(run, 0.9, controls=noisy), server.base_url)
+        result = decide(rule, items, out=out)
+    assert result.controls.disagreed > 0
+    assert not result.doubts
+    assert result.accept == rule.accept
 
 
 def test_a_limit_stops_and_the_same_goes_on(run: Path, items: Path, server: Server, out: Path) -> None:

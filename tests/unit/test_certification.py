@@ -32,6 +32,7 @@ from blindcal.estimate.certification import (
 )
 from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
 from blindcal.estimate.latent.operating import GRID_SHIFTS
+from blindcal.estimate.noise import ControlCounts
 from blindcal.estimate.uncertainty import share_bounds
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round, Targets, Token
 from blindcal.results.certificate import FORMAT, Certificate, prompt_digest
@@ -115,6 +116,16 @@ def test_a_test_that_is_settled_early_ends_as_the_whole_one(seed: int) -> None:
     if early is not None:
         assert early.passed == whole.passed
         assert early.bound <= whole.bound if early.passed else early.bound >= whole.bound
+
+
+@pytest.mark.parametrize(
+    ("now", "noisier"),
+    [((20, 0, 19, 0), False), ((20, 0, 19, 7), True), ((20, 4, 19, 0), True), ((0, 0, 2, 1), False)],
+)
+def test_noise_is_compared_with_that_of_the_certification(now: Any, noisier: bool) -> None:
+    """A few more of many may be chance; the same share as before never counts."""
+    assert ControlCounts(*now).noisier_than(ControlCounts(60, 0, 60, 1)) == noisier
+    assert not ControlCounts(*now).noisier_than(ControlCounts(*(10 * count for count in now)))
 
 
 def candidate(right: int, decided: int, wanted: float = 0.9, **more: Any) -> CandidateTest:

@@ -25,7 +25,7 @@ from blindcal.items.question_files import Items
 from blindcal.methods import METHODS
 from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, IntArray, Message, Round
 from blindcal.report.page import PAGE_FILE, write_page
-from blindcal.report.sentences import with_sentences
+from blindcal.report.sentences import DRIFT_LEVEL, with_sentences
 from blindcal.results.result import (
     RESULT_FILE,
     AnswerCounts,
@@ -207,6 +207,15 @@ def observed_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ..
     rounds = store.rounds()
     answers = store.answers(0, sum(map(len, rounds)))
     return _control_counts(stored_controls(store), rounds, answers)[0], _served(store, _places(rounds, 1))
+
+
+def observed_change(store: Store) -> int | None:
+    """After how many queries the answers about unlabelled items changed; ``None`` if they did not."""
+    rounds = store.rounds()
+    answers = store.answers(0, sum(map(len, rounds)))
+    unlabelled = np.zeros(1 + max((int(asked.items.max()) for asked in rounds), default=0), np.int64)
+    drift = drift_test(*_in_order(unlabelled, rounds, answers, 1))
+    return None if drift is None or drift.pvalue >= DRIFT_LEVEL else drift.at
 
 
 def _places(rounds: list[Round], at_once: int) -> IntArray:

@@ -38,6 +38,7 @@ from blindcal.certifying.design import (
 )
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.estimate.certification import CHOOSING, KnownRange, certified_bound, items_needed
+from blindcal.estimate.noise import ControlCounts
 from blindcal.records import level_percent
 from blindcal.results.certificate import (
     CERTIFICATE_FILE,
@@ -225,6 +226,7 @@ class _Certification:
             items=len(self.plan.items),
             queries=self.store.usage().served,
             reused=design.reused(outcome.answered, reuse),
+            controls=self._controls(reuse),
             model=run.result.model,
             served=served or self.asked.served,
             prompt_digest=prompt_digest(run.settings, run.result.targets),
@@ -241,6 +243,11 @@ class _Certification:
         )
         certificate.save(path)
         return certificate
+
+    def _controls(self, reuse: Reuse) -> ControlCounts:
+        counts, steadiness = observed_controls(self.store)[0], self.run.result.steadiness
+        # the endpoint still answers as in the audit if answers of the audit may be reused
+        return counts + steadiness.controls if reuse == "all" and steadiness is not None else counts
 
     def _served(self) -> tuple[ServedModel, ...]:
         _, served = observed_controls(self.store)

@@ -5,14 +5,15 @@ Requests go through the same engine as an audit's, with control queries that not
 
 The certificate covers this rule at this endpoint until a date. A run is refused if the certificate has
 expired, the endpoint ignores the bias, or replies name another model or system. With ``force`` it goes on
-without any guarantee, and the result says why.
+without any guarantee, and the result says why. It does so, too, if in the end the answers were noisier than
+when they were certified, or changed during the run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -34,16 +35,18 @@ from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job, answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
-from blindcal.auditing.conclude import observed_controls
+from blindcal.auditing.conclude import observed_change, observed_controls
 from blindcal.auditing.prepared import AskedSettings, Prepared
 from blindcal.design import make_round
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
+from blindcal.estimate.noise import ControlCounts
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
 from blindcal.methods import control_spacing
 from blindcal.prices import Prices
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import NEGATIVE, AnswerTable, Round
+from blindcal.report.sentences import control_words
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult, write_decisions
 from blindcal.results.result import Spend
@@ -272,10 +275,10 @@ def _conclude(
     items: Items, certified: CertifiedEndpoint, outcome: RunOutcome, folder: Path, prices: Prices | None
 ) -> DecisionResult:
     store, certificate = certified.store, certified.certificate
-    if forced_in_vain(stored_controls(store)):
-        certified.doubt("logit_bias stopped acting during the run")
+    controls, _ = observed_controls(store)
     if certified.force:
         certified.check_names(store.served_names())
+    doubts = (*certified.doubts, *_unsteady(store, certificate, controls))
     counts = write_decisions(store, certificate, folder)
     decisions = DecisionResult(
         folder=str(folder),
@@ -287,14 +290,24 @@ def _conclude(
         undecided=len(items) - counts.verdicts.total(),
         reasons=counts.reasons,
         stopped=None if outcome.stopped is None else printable(outcome.stopped.reason),
-        forced=certified.doubts,
+        doubts=doubts,
         level=certificate.level,
-        accept=certificate.accept,
-        reject=certificate.reject,
+        accept=None if doubts else certificate.accept,
+        reject=None if doubts else certificate.reject,
         expires=certificate.expires,
-        controls=observed_controls(store)[0],
+        controls=controls,
         spend=Spend.of(store, prices),
         labels_ignored=items.labels_ignored,
     )
     decisions.save()
     return decisions
+
+
+def _unsteady(store: Store, certificate: Certificate, controls: ControlCounts) -> Iterator[str]:
+    """What the control queries and the order of the answers say against the promise."""
+    if forced_in_vain(stored_controls(store)):
+        yield "logit_bias stopped acting during the run"
+    elif controls.noisier_than(certificate.controls):
+        yield f"the answers are noisier than when they were certified: {control_words(controls)}"
+    if (at := observed_change(store)) is not None:
+        yield f"the answers changed during the run, after about {at:,} queries"

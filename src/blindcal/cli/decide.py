@@ -16,12 +16,14 @@ from blindcal.cli.console import print_error, print_field, print_spend, print_st
 from blindcal.errors import NotCertifiedError, UnfitError
 from blindcal.items import catalogue
 from blindcal.prices import Prices
+from blindcal.report.sentences import control_words
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DECISIONS_LINES, DECISIONS_TABLE, SUMMARY_FILE, DecisionResult
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
-DECIDED, STOPPED, NOT_CERTIFIED = 0, 3, 4
+DECIDED, STOPPED, NOT_CERTIFIED, NOT_PROMISED = 0, 3, 4, 5
+_AGAIN = "find out what changed at the provider, certify again, and decide in another folder with --out"
 
 
 @click.command("decide")
@@ -62,8 +64,9 @@ def command(
     abstain, never a guess.
 
     A few forced queries first check that the endpoint still follows logit_bias and names the same model and
-    system as when it was certified. Every answer is kept in the folder of the run: if it is interrupted, the
-    same command continues it and asks nothing twice. decisions.csv and decisions.jsonl are written there.
+    system as when it was certified, and control queries check all along that its answers are as steady.
+    Every answer is kept in the folder of the run: if it is interrupted, the same command continues it and
+    asks nothing twice. decisions.csv and decisions.jsonl are written there.
 
     \b
     Examples:
@@ -77,6 +80,8 @@ def command(
       2    a wrong command line
       3    stopped early (a limit was reached, or queries kept failing); the files hold what was decided
       4    the certificate does not hold: it has expired, or the endpoint is not as it was certified
+      5    every item has its decision, but nothing is promised: the answers were noisier than when they were
+           certified, or changed during the run; also for decisions that were forced, without --force
       130  interrupted; nothing is lost
     """
     context = click.get_current_context()
@@ -95,15 +100,16 @@ def command(
         click.echo((folder / DECISIONS_LINES).read_text(encoding="utf-8"), nl=False)
     if not quiet:
         _print(result, err=as_json)
-    context.exit(DECIDED if result.complete else STOPPED)
+    denied = bool(result.doubts) and not force
+    if denied:
+        print_error(NotCertifiedError(printable(result.promise("accept"), 800), remedy=_AGAIN))
+    context.exit(STOPPED if not result.complete else NOT_PROMISED if denied else DECIDED)
 
 
 def _print(result: DecisionResult, *, err: bool) -> None:
     field = partial(print_field, err=err)
     if result.labels_ignored:
         field("labels", "the items have labels, which were not read")
-    for doubt in result.forced:
-        field("WARNING", f"forced: {printable(doubt, 400)}; nothing is promised")
     decided = f"{result.accepted:,} accept, {result.rejected:,} reject, {result.abstained:,} abstain"
     field("decisions", f"{result.items - result.undecided:,} of {result.items:,} items: {decided}")
     field("accept", result.promise("accept"))
@@ -113,11 +119,7 @@ def _print(result: DecisionResult, *, err: bool) -> None:
     field("expires", f"{result.expires}")
     counts, spend = result.controls, result.spend
     if counts.failed or counts.disagreed:
-        field(
-            "note",
-            f"the answers are noisy: {counts.failed:,} of {counts.forced:,} forced answers were wrong, and "
-            f"{counts.disagreed:,} of {counts.repeated:,} repeated queries were answered differently",
-        )
+        field("note", f"the answers are noisy: {control_words(counts)}")
     print_spend(spend, f"{spend.probe_queries} to check, {spend.control_queries} to control", err=err)
     print_stopped(result.stopped, err=err)
     field("files", f"{result.folder}: {DECISIONS_TABLE}, {DECISIONS_LINES}, {SUMMARY_FILE}, {RUN_FILE}")

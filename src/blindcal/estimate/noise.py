@@ -20,6 +20,7 @@ _FLIP_RATES = np.array([0.0, 0.003, 0.01, 0.025, 0.05, 0.1, 0.2])
 _JITTERS = np.array([0.0, 0.2, 0.5, 1.0, 1.7])
 _PROBED = 0.7  # standard deviation of the logarithm of the jitter that a probe measures
 _LEVEL, _DROP = 0.95, 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
+_NOISIER = 0.025  # p-value below which answers have become noisier; honest noise is below it in under 2%
 _MOST_ITEMS = 600  # whose answers decide the density of the log-odds while the noise is estimated
 
 
@@ -31,6 +32,19 @@ class ControlCounts:
     failed: int = 0
     repeated: int = 0
     disagreed: int = 0
+
+    def __add__(self, other: ControlCounts) -> ControlCounts:
+        forced, failed = self.forced + other.forced, self.failed + other.failed
+        return ControlCounts(forced, failed, self.repeated + other.repeated, self.disagreed + other.disagreed)
+
+    def noisier_than(self, before: ControlCounts) -> bool:
+        """Whether answers are wrong or disagree more often than ``before`` (Fisher's exact test of each)."""
+        from scipy.stats import hypergeom  # slow to import, and needed only for decisions
+
+        both = self + before
+        wrong = self.failed, (both.forced, both.failed, self.forced)
+        differ = self.disagreed, (both.repeated, both.disagreed, self.repeated)
+        return any(n > 0 and hypergeom.sf(n - 1, *counts) < _NOISIER for n, counts in (wrong, differ))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from markupsafe import Markup
 
 from blindcal.estimate.findings import Curve
+from blindcal.estimate.noise import ControlCounts
 from blindcal.records import Estimate
 from blindcal.report.wording import Numbers, least_confidence, one_label, valid_answers, word, wording_of
 from blindcal.results.result import AuditResult, Steadiness
@@ -219,20 +220,21 @@ def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
     """Add warnings and notes in words; up to ``slack`` queries were under way at the same time."""
     warnings, notes = [], []
     counts, rate, drift, served = steady.controls, steady.flip_rate, steady.drift, steady.served
+    seen = control_words(counts)
     if steady.bias_lost is not None:
         warnings.append(
             f"logit_bias stopped acting during the run, at about query {steady.bias_lost:,} of "
-            f"{steady.queries:,}, and the run was forced to go on: {_controls(steady)}. The estimates may be "
+            f"{steady.queries:,}, and the run was forced to go on: {seen}. The estimates may be "
             "meaningless."
         )
     elif rate.value is not None and rate.value > MOST_FLIPS:
         warnings.append(
-            f"About {_percent(rate)} of the answers do not follow logit_bias: {_controls(steady)}. That is "
+            f"About {_percent(rate)} of the answers do not follow logit_bias: {seen}. That is "
             "too many to allow for, and the estimates may be meaningless."
         )
     elif counts.failed or counts.disagreed:
         notes.append(
-            f"The answers are noisy: {_controls(steady)}. If the estimator is latent, the estimates allow "
+            f"The answers are noisy: {seen}. If the estimator is latent, the estimates allow "
             f"for {_percent(rate)} flipped answers and for a jitter of {steady.jitter:.2g} in log-odds."
         )
     if drift is not None and drift.pvalue < DRIFT_LEVEL:
@@ -262,8 +264,8 @@ def _servers(steady: Steadiness, replaced: bool) -> str:
     )
 
 
-def _controls(steady: Steadiness) -> str:
-    counts = steady.controls
+def control_words(counts: ControlCounts) -> str:
+    """What the control queries showed."""
     forced = f"{counts.failed:,} of {counts.forced:,} forced answers were wrong"
     repeated = f"{counts.disagreed:,} of {counts.repeated:,} repeated queries were answered differently"
     return f"{forced}, and {repeated}" if counts.repeated else forced

@@ -15,6 +15,7 @@ import msgspec
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
+from blindcal.estimate.noise import ControlCounts
 from blindcal.json_form import JsonError, json_page, read_json, read_saved
 from blindcal.records import Targets
 from blindcal.store.run_file import ServedModel
@@ -75,7 +76,7 @@ class Certificate:
     negative) if f is below ``reject.threshold``; in between, the rule abstains. Without ``reject``, every
     other item is rejected, without a promise. Both bounds hold together with confidence ``level``, up to and
     including the day ``expires``. ``candidates`` counts the thresholds tried, and ``reused`` the answers
-    taken from the run.
+    taken from the run. ``controls`` are the control answers that decisions are compared with.
     """
 
     format: int = FORMAT
@@ -87,6 +88,7 @@ class Certificate:
     items: int
     queries: int
     reused: int
+    controls: ControlCounts
     model: str
     served: tuple[ServedModel, ...]
     prompt_digest: str

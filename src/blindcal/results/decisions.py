@@ -55,7 +55,7 @@ class DecisionResult:
     """A summary of decisions; iterate to read each of them from ``folder``.
 
     ``undecided`` items have no decision because the run was ``stopped``. ``reasons`` counts why the rule
-    abstained, and ``forced`` says why nothing is promised, if the run was forced to go on.
+    abstained. ``doubts`` say why nothing is promised, and ``accept`` and ``reject`` are then ``None``.
     """
 
     folder: str
@@ -67,9 +67,9 @@ class DecisionResult:
     undecided: int
     reasons: dict[str, int]
     stopped: str | None
-    forced: tuple[str, ...]
+    doubts: tuple[str, ...]
     level: float
-    accept: CertifiedSide
+    accept: CertifiedSide | None
     reject: CertifiedSide | None
     expires: date
     controls: ControlCounts
@@ -94,8 +94,8 @@ class DecisionResult:
     def promise(self, verdict: Literal["accept", "reject"]) -> str:
         """What is promised of the items that are accepted or rejected, in words."""
         side = self.accept if verdict == "accept" else self.reject
-        if self.forced:
-            return f"nothing is promised: {'; '.join(self.forced)}"
+        if self.doubts:
+            return f"nothing is promised: {'; '.join(self.doubts)}"
         if side is None:
             return "nothing is promised: the certificate is about accepted items only"
         return (
