@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import os
 import sqlite3
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow  # type: ignore[import-untyped]  # ships no types
 import pytest
+from pyarrow import parquet
 
+from blindcal.items import eval_logs, question_files
+from blindcal.items.record_files import LARGEST_RECORD, numbered_records
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal, refusal
 
@@ -17,6 +23,8 @@ ROWS = b"".join(b'{"id": "%d", "prompt": "p%d", "label": 1}\n' % (k, k) for k in
 TABLE = b"id,prompt,label\n" + b"".join(b"%d,p%d,1\n" % (k, k) for k in range(500))
 DEEP = b"[" * 100_000 + b"]" * 100_000
 CUT_OFF = "ended before the end-of-stream marker was reached); it may be damaged or cut off"
+LONG = b"x" * (LARGEST_RECORD + 1)
+TOO_LARGE = "has more than 16 MB, and no prompt is that long; leave it out"
 ITEMS: dict[str, tuple[bytes, str]] = {
     "empty.jsonl": (b"", "holds no items"),
     "zeros.jsonl": (bytes(100), "line 1: is not JSON"),
@@ -43,6 +51,9 @@ ITEMS: dict[str, tuple[bytes, str]] = {
     "not.parquet": (b"PAR1 and no more", "is not a Parquet file that can be read"),
     "zipped.parquet.gz": (b"", "Parquet is compressed inside; unzip it first"),
     "words.txt": (b"hello", "its name must end in .jsonl"),
+    "line.jsonl.gz": (gzip.compress(ROWS + LONG, 1), f"line 501: {TOO_LARGE}"),
+    "line.csv.gz": (gzip.compress(TABLE + LONG, 1), f"line 502: {TOO_LARGE}"),
+    "row.csv.gz": (gzip.compress(b"a,prompt,label\n" + b'"%b\n",' % LONG[:1000] * 17_000, 1), TOO_LARGE),
     "twice.jsonl": (ROWS.splitlines(keepends=True)[0] * 2, "items 1 and 2 share the id '0'"),
 }
 
@@ -57,6 +68,46 @@ def test_bad_items_are_refused_before_anything_is_asked(name: str, tmp_path: Pat
     assert text.startswith(str(tmp_path / name))
     assert message in text
     assert not (tmp_path / "run").exists()
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet may repeat one long entry in every row, and a log may hold an entry of any size."""
+    text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1000), pyarrow.array([LONG.decode()]))
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"prompt": text, "label": [1] * 1000}), path)
+    assert f"{path}, row 1: {TOO_LARGE}" in refusal(blindcal("plan", path))
+    monkeypatch.setattr(eval_logs, "LARGEST_ENTRY", 2**20)
+    path = tmp_path / "log.eval"
+    with zipfile.ZipFile(path, "w") as log:
+        log.writestr("samples/1_epoch_1.json", LONG)
+    assert f"{path}, samples/1_epoch_1.json: has more than 1 MB" in refusal(blindcal("plan", path))
+    monkeypatch.setattr(question_files, "MOST_CHARACTERS", 1000)
+    path = tmp_path / "many.jsonl"
+    path.write_bytes(ROWS)
+    assert "have more than 1,000 characters; split the file" in refusal(blindcal("plan", path))
+
+
+def test_no_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no limit foresees ends with a cause and a cure, too."""
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("blindcal.cli.plan.open_items", full)
+    path = tmp_path / "items.jsonl"
+    path.write_bytes(ROWS)
+    assert "not enough memory: use a smaller file" in refusal(blindcal("plan", path))
+
+
+def test_reading_a_table_leaves_the_limit_of_other_readers(tmp_path: Path) -> None:
+    """The limit of Python's reader of CSV is global: between two rows it is what it was."""
+    path, usual = tmp_path / "table.csv", csv.field_size_limit()
+    path.write_bytes(b"id,prompt,label\n" + b"1,%b,1\n" % (b"x" * 200_000) * 2)
+    records = numbered_records(path)
+    assert len(next(records)[1]["prompt"]) == 200_000
+    assert csv.field_size_limit() == usual
 
 
 def test_bad_scores_are_refused_as_bad_items_are(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import click
 
 from blindcal.cli.console import print_error, print_warning
 from blindcal.endpoints.secrets import without_keys
-from blindcal.errors import BlindcalError, FileError
+from blindcal.errors import BlindcalError, FileError, InputError
 from blindcal.text import encodable, printable
 
 # Fits are many small products, which a second BLAS thread only slows down: on two busy cores the intervals
@@ -98,6 +98,8 @@ class LazyGroup(click.Group):
             raise
         except OSError as error:
             raise FileError.of(error) from error
+        except MemoryError:
+            raise InputError("there is not enough memory: use a smaller file, or fewer items") from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -8,7 +8,8 @@ are free text, and cannot be audited.
 
 from __future__ import annotations
 
-import json
+import contextlib
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, lettered
 from blindcal.items.record_files import UNREADABLE, Record, decode, json_lines, numbered_records
 from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
+from blindcal.json_form import JsonError, read_json
 from blindcal.records import Message
 from blindcal.text import encodable, printable
 
@@ -30,6 +32,8 @@ _RESERVED = {
     *("id", "label", "prompt", "messages", "question", "group"),
     *(CHOICES_FIELD, ANSWERS_FIELD, WORDS_FIELD),
 }
+LARGEST_ENTRY = 256 * 2**20
+"""Maximum size of an entry of an ``.eval`` file in bytes, which may unpack to gigabytes."""
 _HEAD = 4096  # bytes; the start of Inspect's JSON names its parts
 _KEYS = {"doc_id", "doc", "arguments", "target"}
 _CUES = ("Answer:", "A:")  # endings of prompts whose continuation the harness scores
@@ -140,6 +144,7 @@ def _inspect_questions(path: Path, _: RecordFormat) -> Iterator[LoggedQuestion]:
 
 
 def _read_inspect(path: Path) -> EvalLog:
+    _check_entries(path)
     try:
         from inspect_ai.log import read_eval_log
     except ImportError:
@@ -153,6 +158,14 @@ def _read_inspect(path: Path) -> EvalLog:
     except Exception as error:  # what a damaged file raises is not documented
         why = printable(" ".join(str(error).split()), 120)
         raise InputError(f"{path}: is not a log that Inspect can read ({why})") from None
+
+
+def _check_entries(path: Path) -> None:
+    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as log:  # else its reader says so
+        for entry in log.infolist():
+            if entry.file_size > LARGEST_ENTRY:
+                name, most = printable(entry.filename, 60), LARGEST_ENTRY >> 20
+                raise InputError(f"{path}, {name}: has more than {most} MB; log fewer or shorter samples")
 
 
 def _inspect_question(sample: EvalSample) -> LoggedQuestion:
@@ -225,8 +238,8 @@ def _templated(path: Path) -> bool:
     # `results_DATE.json` says whether prompts went through a chat template; without it, none is assumed.
     results = path.with_name(f"results_{path.name.removesuffix('.jsonl').rpartition('_')[2]}.json")
     try:
-        return bool(json.loads(results.read_bytes()).get("chat_template"))
-    except (OSError, ValueError, AttributeError):
+        return bool(read_json(results.read_bytes()).get("chat_template"))
+    except (OSError, JsonError, AttributeError):
         return False
 
 
@@ -284,7 +297,7 @@ def _harness_question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
 def _harness_messages(given: Any) -> tuple[Message, ...]:
     if not isinstance(given, list):
         return (Message("prompt", encodable(given)),)
-    (chat,) = map(json.loads, given)
+    (chat,) = (read_json(text.encode()) for text in given)
     return tuple(Message(str(message["role"]), encodable(message["content"])) for message in chat)
 
 

@@ -18,6 +18,8 @@ from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordForma
 from blindcal.records import IntArray, Item
 from blindcal.text import printable
 
+MOST_CHARACTERS = 2**30
+"""Maximum length of all prompts together, which are kept in memory."""
 MOST_PARTS = 200
 """Maximum number of values of the breakdown field."""
 
@@ -46,6 +48,7 @@ class Items:
     ) -> None:
         self.path = path
         self.labels_ignored = False
+        self.characters = 0
         self._reading, self._labelled = reading, labelled
         self._items: list[Item] = []
         self._digest = hashlib.blake2b(digest_size=16)
@@ -117,10 +120,6 @@ class Items:
         """Hash of all that is asked, labels and groups included, by which a run recognises its questions."""
         return self._digest.hexdigest()
 
-    @cached_property
-    def characters(self) -> int:
-        return sum(len(message.content) for item in self._items for message in item.messages)
-
     def _add(self, record: Record) -> None:
         number = len(self)
         item = self._reading.item(record, number, labelled=self._labelled)
@@ -136,6 +135,9 @@ class Items:
         self._digest.update(msgspec.json.encode(asked))
         if item.part is not None:
             self._parts.add(item.part)
+        self.characters += sum(len(message.content) for message in item.messages)
+        if self.characters > MOST_CHARACTERS:
+            raise InputError(f"the prompts have more than {MOST_CHARACTERS:,} characters; split the file")
         if len(self._parts) > MOST_PARTS:
             raise InputError(
                 f"field {printable(str(self._reading.by_field), 40)!r} has more than {MOST_PARTS} values: "

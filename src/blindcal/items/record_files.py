@@ -6,12 +6,11 @@ import csv
 import gzip
 import io
 import json
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import IO, Any, AnyStr, BinaryIO, TypeAlias, cast
 
 from blindcal.errors import FileError, InputError, MissingExtraError
 from blindcal.text import printable
@@ -21,6 +20,9 @@ Numbered: TypeAlias = Iterator[tuple[str, Record]]
 """Records, each with its place, such as ``line 3``."""
 
 UNREADABLE = (UnicodeDecodeError, OSError, EOFError, zlib.error, csv.Error)
+LARGEST_RECORD = 16 * 2**20
+"""Maximum size of a line or a row in bytes: no prompt is so long, but packed files may unpack to more."""
+_LARGEST_BATCH = 2**28  # bytes that rows of Parquet may unpack to at once
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -75,7 +77,14 @@ def unreadable(error: Exception) -> str:
 
 
 def as_line(record: Record) -> bytes:
-    return json.dumps(record, default=_as_text).encode() + b"\n"
+    line = json.dumps(record, default=_as_text).encode() + b"\n"
+    if len(line) > LARGEST_RECORD:
+        raise _too_large()
+    return line
+
+
+def _too_large() -> InputError:
+    return InputError(f"has more than {LARGEST_RECORD >> 20} MB, and no prompt is that long; leave it out")
 
 
 def plain(record: Record) -> Record:
@@ -95,23 +104,45 @@ def _as_text(value: object) -> str:
 
 def json_lines(path: Path) -> Iterator[tuple[str, bytes]]:
     with _binary(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_lines(path, file), 1):
             if line.strip():
                 yield f"line {number}", line
 
 
+def _lines(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
+    number = 0
+    while line := file.readline(LARGEST_RECORD + 1):
+        number += 1
+        if len(line) > LARGEST_RECORD:
+            raise _too_large().prefixed(f"{path}, line {number}: ")
+        yield line
+
+
 def _csv(path: Path, delimiter: str = ",") -> Numbered:
-    limit = csv.field_size_limit(sys.maxsize)  # the default refuses a prompt over 128 kB
-    try:
-        with io.TextIOWrapper(_binary(path), encoding="utf-8-sig", newline="") as text:
-            rows = csv.DictReader(text, delimiter=delimiter, strict=True)
-            for row in rows:
-                where = f"line {rows.line_num}"
-                if None in row:
-                    raise InputError(f"{path}, {where}: has more fields than the header")
-                yield where, {name: value for name, value in row.items() if value is not None}
-    finally:
-        csv.field_size_limit(limit)
+    with io.TextIOWrapper(_binary(path), encoding="utf-8-sig", newline="") as text:
+        size = 0
+
+        def lines() -> Iterator[str]:
+            nonlocal size
+            for line in _lines(path, text):
+                size += len(line)
+                if size > LARGEST_RECORD:  # a row of many lines
+                    raise _too_large().prefixed(f"{path}, line {rows.line_num}: ")
+                yield line
+
+        rows = csv.DictReader(lines(), delimiter=delimiter, strict=True)
+        while True:
+            usual = csv.field_size_limit(LARGEST_RECORD)  # it is global, and too low for a prompt over 128 kB
+            try:
+                row = next(rows, None)
+            finally:
+                csv.field_size_limit(usual)
+            if row is None:
+                return
+            where, size = f"line {rows.line_num}", 0
+            if None in row:
+                raise InputError(f"{path}, {where}: has more fields than the header")
+            yield where, {name: value for name, value in row.items() if value is not None}
 
 
 def _parquet(path: Path) -> Numbered:
@@ -123,7 +154,11 @@ def _parquet(path: Path) -> Numbered:
         raise MissingExtraError(f"{path}: Parquet needs pyarrow: pip install 'blindcal[parquet]'") from None
     try:
         with parquet.ParquetFile(path) as table:
-            rows = (row for batch in table.iter_batches(batch_size=1024) for row in batch.to_pylist())
+            # each row may repeat the longest entry of a dictionary
+            groups = map(table.metadata.row_group, range(table.metadata.num_row_groups))
+            largest = max((group.total_byte_size for group in groups), default=1)
+            size = min(1024, max(1, _LARGEST_BATCH // max(1, largest)))
+            rows = (row for batch in table.iter_batches(batch_size=size) for row in batch.to_pylist())
             for number, row in enumerate(rows, 1):
                 yield f"row {number}", row
     except ArrowException as error:
@@ -157,7 +192,7 @@ def decode(line: bytes) -> Record:
             record = json.loads(line.removeprefix(_BOM))
         except UnicodeDecodeError:
             raise InputError("is not UTF-8 text; convert it first") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"is not JSON ({printable(str(error), 80)})") from None
     if not isinstance(record, dict):
         raise InputError("must be a JSON object with named fields")

@@ -26,6 +26,7 @@ from blindcal.errors import FileError, InputError
 from blindcal.items.answers import CHOICES_FIELD
 from blindcal.items.record_files import (
     JSON_LINES,
+    LARGEST_RECORD,
     UNREADABLE,
     Record,
     decode,
@@ -152,7 +153,7 @@ class LineStream:
 
     def _work(self, file: BinaryIO) -> None:
         try:
-            for line in file:
+            while line := file.readline(LARGEST_RECORD):  # a longer line is in pieces, which are no records
                 self._lines.put(line)
         finally:
             self._lines.put(b"")
