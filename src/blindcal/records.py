@@ -8,10 +8,12 @@ and a query has a bias for each answer.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Any, Literal, Self, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -113,6 +115,11 @@ class Item:
     group: str | None = None  # intervals resample whole groups
     part: str | None = None  # part of a breakdown
     choices: int = 2  # number of answers
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of the prompt."""
+        return hashlib.blake2b(msgspec.json.encode(self.messages), digest_size=16).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

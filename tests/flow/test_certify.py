@@ -18,7 +18,7 @@ import blindcal as bc
 from blindcal.asking.run_context import Limits
 from blindcal.certifying.certify import certify
 from blindcal.certifying.design import CertifyGoal, plan_certification
-from blindcal.errors import NotIdentifiedError
+from blindcal.errors import NotIdentifiedError, StoreError
 from blindcal.records import IntArray
 from blindcal.results.certificate import Certificate
 from blindcal.results.run import Run, open_run
@@ -270,6 +270,24 @@ def test_runs_of_other_kinds_are_refused(run: Path, finished_runs: FinishedRuns)
     with pytest.raises(NotIdentifiedError, match="keeps only hashes of its prompts"):
         certify(run, 0.9)
     assert not list(run.glob("certify-*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("label = 1 - label WHERE item < 9", "its labels, prompts or groups were changed"),
+        ("grp = 'a' WHERE item < 9", "its labels, prompts or groups were changed"),
+        ("messages = replace(messages, 'one of', 'none of')", "its prompts were changed"),
+    ],
+)
+def test_changed_items_are_not_certified(run: Path, server: Server, change: str, why: str) -> None:
+    """Labels decide what is certified: those of the run file must be those of the audit."""
+    before = server.answered
+    with sqlite3.connect(run / RUN_FILE) as db:
+        db.execute(f"UPDATE items SET {change}")
+    with pytest.raises(StoreError, match=why):
+        certify(run, 0.9)
+    assert server.answered == before
 
 
 def test_wrong_goals_are_refused(run: Path) -> None:

@@ -51,7 +51,6 @@ class Items:
         self.characters = 0
         self._reading, self._labelled = reading, labelled
         self._items: list[Item] = []
-        self._digest = hashlib.blake2b(digest_size=16)
         self._words: tuple[str, ...] | None = None
         self._parts = set[str]()
         for where, record in records:
@@ -115,10 +114,11 @@ class Items:
         """Part of each item; ``None`` without a breakdown."""
         return None if self._reading.by_field is None else tuple(item.part for item in self._items)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of all that is asked, labels and groups included, by which a run recognises its questions."""
-        return self._digest.hexdigest()
+        each = ((item.id, item.label, item.group, item.digest, item.choices) for item in self)
+        return items_digest(each)
 
     def _add(self, record: Record) -> None:
         number = len(self)
@@ -128,11 +128,6 @@ class Items:
         if number and words != self._words:
             raise _mixed_words(words, self._words, record)
         self._words = words
-        # Parts are left out: they shape no query, and the breakdown of a finished run may change.
-        asked = {"id": item.id, "label": item.label, "messages": item.messages, "group": item.group}
-        if item.choices != 2:
-            asked["choices"] = item.choices
-        self._digest.update(msgspec.json.encode(asked))
         if item.part is not None:
             self._parts.add(item.part)
         self.characters += sum(len(message.content) for message in item.messages)
@@ -155,6 +150,17 @@ class Items:
                     f"{self.path}: items {first + 1} and {number + 1} share the {self._reading.id_field} "
                     f"{printable(item.id, 60)!r}; ids must be unique"
                 )
+
+
+def items_digest(items: Iterable[tuple[str, int, str | None, bytes, int]]) -> str:
+    """Hash of the id, label, group, digest and number of answers of each item.
+
+    Parts are left out: they shape no query, and the breakdown of a finished run may change.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for item in items:
+        digest.update(msgspec.json.encode(item))
+    return digest.hexdigest()
 
 
 def _mixed_words(words: tuple[str, ...] | None, before: tuple[str, ...] | None, record: Record) -> InputError:

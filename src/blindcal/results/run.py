@@ -19,11 +19,11 @@ from blindcal.estimate.latent.excess import excess_of
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimation import UNNAMED
-from blindcal.items.question_files import resampling_units
+from blindcal.items.question_files import items_digest, resampling_units
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.store.run_store import ANOTHER_COPY, RUN_FILE, Store
 
 _TEXTS = ("id", "group", "about", "answer", "text", "part")  # columns of text, even if empty
 
@@ -164,6 +164,12 @@ def open_run(path: str | Path) -> Run:
         ready: dict[str, Any] = store.note("ready") or {}
         noise = msgspec.convert(store.note("noise"), NoisePosterior)
         answered = store.answered()
+    choices = [2] * len(items.ids) if items.choices is None else items.choices.tolist()
+    each = zip(items.ids, items.labels.tolist(), items.groups, items.digests, choices, strict=True)
+    if settings.get("items_digest") != items_digest(each):
+        raise StoreError(
+            f"{folder}: its labels, prompts or groups were changed after the audit", remedy=ANOTHER_COPY
+        )
     if result.counts.answers != len(answered):
         raise StoreError(
             f"{folder}: {len(answered):,} answers, of which its result knows {result.counts.answers:,}: the "

@@ -50,6 +50,8 @@ RUN_FILE = "run.sqlite"
 MOST_SERVED = 50
 """Models and fingerprints that a run tells apart."""
 
+ANOTHER_COPY = "use a copy from before, or audit again in another folder"
+
 UNASKED = -2
 """In an array of answers: not answered yet."""
 
@@ -185,7 +187,10 @@ class Store:
         """All items with their prompts; ``None`` if the run keeps only hashes of these."""
         if not self._is_empty("items WHERE messages IS NULL"):
             return None
-        return self.items_between(0, sys.maxsize)
+        items, digests = self.items_between(0, sys.maxsize), self.items().digests
+        if any(item.digest != digest for item, digest in zip(items, digests, strict=True)):
+            raise StoreError(f"{self.path}: its prompts were changed", remedy=ANOTHER_COPY)
+        return items
 
     def items_between(self, first: int, end: int) -> list[Item]:
         """Items from number ``first`` up to ``end``, with the prompts that are kept."""
@@ -428,10 +433,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def item_row(number: int, item: Item, keep_prompts: bool) -> tuple[object, ...]:
     """The columns of an item in the run file."""
-    messages = msgspec.json.encode(item.messages)
-    digest = hashlib.blake2b(messages, digest_size=16).digest()
-    kept = messages.decode() if keep_prompts else None
-    return number, item.id, item.label, item.group, digest, kept, item.part, item.choices
+    kept = msgspec.json.encode(item.messages).decode() if keep_prompts else None
+    return number, item.id, item.label, item.group, item.digest, kept, item.part, item.choices
 
 
 def _difference(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
