@@ -16,19 +16,22 @@ import msgspec
 from msgspec import Meta
 
 from blindcal.errors import InputError
-from blindcal.json_form import JsonError, read_json
+from blindcal.json_form import read_json
 from blindcal.text import printable
 
-_LARGEST = 1e15
-
-FromZero: TypeAlias = Annotated[int, Meta(ge=0, description="a whole number from 0 up")]
-FromOne: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number from 1 up")]
-Finite: TypeAlias = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST, description="a finite number")]
-NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=_LARGEST, description="a number from 0 up")]
-Positive: TypeAlias = Annotated[float, Meta(gt=0, le=_LARGEST, description="a number above 0")]
+FromZero: TypeAlias = Annotated[int, Meta(ge=0, le=10**15, description="a whole number from 0 to 1e15")]
+FromOne: TypeAlias = Annotated[int, Meta(ge=1, le=10**15, description="a whole number from 1 to 1e15")]
+NotNegative: TypeAlias = Annotated[float, Meta(ge=0, le=1e15, description="a number from 0 to 1e15")]
+Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e15, description="a number above 0, up to 1e15")]
+Rate: TypeAlias = Annotated[float, Meta(ge=0.01, le=1e15, description="a number from 0.01 to 1e15")]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 to 65535")]
-FromTwo: TypeAlias = Annotated[int, Meta(ge=2, description="a whole number from 2 up")]
-InnerShare: TypeAlias = Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")]
+Bias: TypeAlias = Annotated[float, Meta(ge=0, le=1000, description="a number from 0 to 1000")]
+Bins: TypeAlias = Annotated[int, Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
+Refits: TypeAlias = Annotated[int, Meta(ge=2, le=100_000, description="a whole number from 2 to 100000")]
+HIGHEST_LEVEL = 0.999999
+Level: TypeAlias = Annotated[
+    float, Meta(ge=0.01, le=HIGHEST_LEVEL, description=f"a number from 0.01 to {HIGHEST_LEVEL}")
+]
 
 _RULES = {
     int: "a whole number",
@@ -65,8 +68,10 @@ class FieldRule:
                 value = read_json(text.encode(errors="surrogateescape"))
             elif get_origin(self.kind) is tuple:
                 value = text.split(",")
+            elif self.kind is float:  # .5 is no number in JSON
+                value = float(text)
             return msgspec.convert(value, self.hint, strict=False)
-        except (JsonError, msgspec.ValidationError):
+        except (ValueError, msgspec.ValidationError):
             raise self._error(repr(text)) from None
 
     def _error(self, value: str) -> InputError:

@@ -38,7 +38,7 @@ PLAIN = -1
 
 def level_percent(level: float) -> str:
     """A confidence level as a percentage: 95%, 99.9%."""
-    return f"{100 * level:.4g}%"
+    return f"{100 * level:.6g}%"
 
 
 @dataclass(frozen=True, slots=True)

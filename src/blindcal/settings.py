@@ -14,13 +14,14 @@ from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import InputError
 from blindcal.estimate.truth import bins_blind
 from blindcal.field_rules import (
+    Bias,
+    Bins,
     FieldRule,
-    Finite,
     FromOne,
-    FromTwo,
     FromZero,
-    InnerShare,
+    Level,
     Positive,
+    Refits,
     check_fields,
     rules_of,
 )
@@ -102,13 +103,15 @@ class DesignSettings:
         "Whether a seed is sent with each sampled query, so that an endpoint that honours it repeats its "
         "answers.",
     ] = False
-    offset: Annotated[Finite, "Bias added to both answers, so that the model says nothing else."] = 50.0
-    limit: Annotated[Positive, "Largest bias that the service accepts."] = 100.0
+    offset: Annotated[Bias, "Bias added to both answers, so that the model says nothing else."] = 50.0
+    limit: Annotated[Bias, "Largest bias that the service accepts."] = 100.0
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.method not in (AUTO, *METHODS):
             raise InputError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
+        if self.offset >= self.limit:
+            raise InputError(f"offset must be below limit = {self.limit:g}, not {self.offset:g}")
         if self.queries is not None and self.queries > MOST_QUERIES:
             raise InputError(f"queries must be at most {MOST_QUERIES} per item: more would tell nothing more")
         if self.queries is not None and self.method != AUTO:
@@ -124,11 +127,9 @@ class EstimationSettings:
         "Estimator that reads the answers: the method's own, or the maximum likelihood of latent; may be "
         "changed for a finished run.",
     ] = "own"
-    bins: Annotated[FromOne | None, "Number of bins of the ECE. By default 5; for blind round(N^(1/5))."] = (
-        None
-    )
-    level: Annotated[InnerShare, "Confidence level of the intervals."] = 0.95
-    resamples: Annotated[FromTwo, "Number of refits behind the intervals."] = 1000
+    bins: Annotated[Bins | None, "Number of bins of the ECE. By default 5; for blind round(N^(1/5))."] = None
+    level: Annotated[Level, "Confidence level of the intervals."] = 0.95
+    resamples: Annotated[Refits, "Number of refits behind the intervals."] = 1000
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 # C0 and C1 controls, surrogates, what XML forbids, and characters that reorder or hide what follows them.
@@ -12,6 +13,7 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff"
     "\ufeff\ufff9-\ufffb\ufffe\uffff]"
 )
+_FORMULA = ("=", "+", "-", "@", "\u2212")
 _NAMED = {9: "\\t", 10: "\\n", 13: "\\r"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -63,9 +65,9 @@ def listed(names: Sequence[str]) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Escape ``text``, with a quote before what a spreadsheet would run as a formula."""
+    """Escape ``text``, with a quote before what a spreadsheet would run as a formula, full-width or not."""
     shown = printable(text, limit=len(text))
-    return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
+    return f"'{shown}" if unicodedata.normalize("NFKC", shown).lstrip()[:1] in _FORMULA else shown
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -16,7 +16,11 @@ from pyarrow import parquet
 
 from blindcal.items import eval_logs, question_files
 from blindcal.items.record_files import LARGEST_RECORD, numbered_records
-from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.results.certificate import CERTIFICATE_FILE
+from blindcal.results.decisions import SUMMARY_FILE
+from blindcal.results.result import RESULT_FILE
+from blindcal.results.watch_result import WATCH_FILE
+from blindcal.store.run_store import RESULT_FILES, RUN_FILE, Store
 from commanding import blindcal, refusal
 
 ROWS = b"".join(b'{"id": "%d", "prompt": "p%d", "label": 1}\n' % (k, k) for k in range(500))
@@ -177,3 +181,20 @@ def test_what_is_no_run_is_refused(kind: str, command: str, tmp_path: Path) -> N
     text = refusal(blindcal(command, tmp_path, *more))
     assert text.startswith(str(tmp_path))
     assert message in text
+
+
+@pytest.mark.parametrize("name", RESULT_FILES)
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_result_whose_answers_are_gone_is_not_asked_again(name: str, empty: bool, tmp_path: Path) -> None:
+    """An empty run file, or none, beside what a run wrote would pay for every answer once more."""
+    (tmp_path / "items.jsonl").write_bytes(ROWS)
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / name).write_text("{}")
+    if empty:
+        (out / RUN_FILE).touch()
+    nowhere = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", out)
+    text = refusal(blindcal("audit", tmp_path / "items.jsonl", *nowhere))
+    assert set(RESULT_FILES) == {RESULT_FILE, CERTIFICATE_FILE, SUMMARY_FILE, WATCH_FILE}
+    assert text.startswith(f"{out / RUN_FILE} is missing or empty beside {name}")
+    assert "restore it, or use another --out" in text

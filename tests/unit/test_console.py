@@ -42,8 +42,9 @@ def test_no_command_has_too_many_options() -> None:
     [
         ("resample=20", "'resample' is not a setting; did you mean 'resamples'?"),
         ("resamples", "'resamples' is not of the form NAME=VALUE"),
-        ("resamples=many", "resamples must be a whole number from 2 up, not 'many'"),
-        ("level=nan", "level must be a number between 0 and 1, not 'nan'"),
+        ("resamples=many", "resamples must be a whole number from 2 to 100000, not 'many'"),
+        ("level=.9999999999999999", "level must be a number from 0.01 to 0.999999, not '.9999999999999999'"),
+        ("level=nan", "level must be a number from 0.01 to 0.999999, not 'nan'"),
         ("keep_prompts=maybe", "keep_prompts must be true or false, not 'maybe'"),
         ("semantics=mean", "semantics must be one of pair, max, sum, not 'mean'"),
         ("positive_ids=1,x", "positive_ids must be a list of whole numbers, not '1,x'"),

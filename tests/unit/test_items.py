@@ -452,7 +452,7 @@ def test_permuting_needs_choices(tmp_path: Path) -> None:
         InputError, match=r"line 1: permute: there are no options to permute.*: add the field"
     ):
         items_of(tmp_path, [{"prompt": "a", "label": 1}], answers=EMOTIONS, permute=0)
-    with pytest.raises(InputError, match="permute must be a whole number from 0 up, not -1"):
+    with pytest.raises(InputError, match="permute must be a whole number from 0 to 1e15, not -1"):
         RecordFormat(permute=-1)
 
 

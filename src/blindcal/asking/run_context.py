@@ -17,7 +17,7 @@ from typing import Annotated, Any, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from blindcal.endpoints import Endpoint
 from blindcal.errors import InputError
-from blindcal.field_rules import FromOne, Positive, check_fields
+from blindcal.field_rules import FromOne, Positive, Rate, check_fields
 from blindcal.prices import Prices
 from blindcal.records import Progress
 
@@ -48,8 +48,8 @@ class Limits:
     """
 
     concurrency: Annotated[FromOne, "Maximum number of concurrent requests."] = 32
-    rpm: Annotated[Positive | None, "Maximum number of requests per minute."] = None
-    tpm: Annotated[Positive | None, "Maximum number of tokens per minute."] = None
+    rpm: Annotated[Rate | None, "Maximum number of requests per minute."] = None
+    tpm: Annotated[Rate | None, "Maximum number of tokens per minute."] = None
     max_queries: Annotated[
         FromOne | None, "Maximum number of queries, those of a probe or a check included."
     ] = None

@@ -37,7 +37,7 @@ _UNLIKELY = 0.2  # warn if the chance of passing is lower
 )
 @click.option(
     "--confidence",
-    type=options.FiniteRange(0.5, 1, max_open=True),
+    type=options.CONFIDENCE,
     default=0.95,
     help="Probability with which the certificate holds; with two thresholds, both of its bounds.",
 )

@@ -50,7 +50,7 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 @click.option("--model", metavar="NAME", help="Model that a certificate must be about.")
 @click.option(
     "--confidence",
-    type=options.FiniteRange(0.5, 1, min_open=True, max_open=True),
+    type=options.CONFIDENCE,
     default=0.95,
     help="Confidence with which a limit must hold.",
 )

@@ -20,7 +20,7 @@ from blindcal.asking.run_context import Limits, RunOptions
 from blindcal.cli.console import AUDIT_SETTINGS, print_stage, print_warning
 from blindcal.endpoints.address import OPENAI, Address
 from blindcal.errors import InputError, StoreError
-from blindcal.field_rules import FieldRule, rules_of
+from blindcal.field_rules import HIGHEST_LEVEL, FieldRule, rules_of
 from blindcal.methods import AUTO, ESTIMATOR_CHOICES, METHODS
 from blindcal.prices import Prices, list_prices
 from blindcal.progress_bar import ProgressBar
@@ -76,6 +76,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 POSITIVE_NUMBER = FiniteRange(0, min_open=True)
 SHARE = FiniteRange(0, 1)
+CONFIDENCE = FiniteRange(0.5, HIGHEST_LEVEL)
 INNER_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
 
 RULES = {**rules_of(Limits), **SETTINGS}

@@ -76,7 +76,7 @@ _RATES = ("precision", "recall", "accuracy", "positive_rate")
 )
 @click.option(
     "--confidence",
-    type=options.FiniteRange(0.5, 1, max_open=True),
+    type=options.CONFIDENCE,
     default=0.95,
     help="Confidence with which the precision or recall must be reached.",
 )

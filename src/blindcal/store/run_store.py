@@ -46,6 +46,8 @@ from blindcal.text import printable
 AnswerArray: TypeAlias = npt.NDArray[np.int8]
 
 RUN_FILE = "run.sqlite"
+RESULT_FILES = ("result.json", "certificate.json", "summary.json", "watch.json")
+"""What finished runs leave beside their file."""
 
 MOST_SERVED = 50
 """Models and fingerprints that a run tells apart."""
@@ -88,6 +90,14 @@ class Store:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open and hold a run file; an error before anything was asked removes what was created."""
+        if not path.exists() or not path.stat().st_size:
+            for name in RESULT_FILES:
+                if path.with_name(name).exists():
+                    raise StoreError(
+                        f"{path} is missing or empty beside {name}, so everything would be asked again",
+                        remedy="restore it, or use another {out}",
+                        options={"out": ...},
+                    )
         made = [folder for folder in path.parents if not folder.exists()]
         make_folder(path.parent)
         lock = hold(path)
