@@ -76,8 +76,10 @@ class Behaviour(replay.Behaviour):
     honoured. ``constraints`` is about the fields ``allowed_token_ids`` and ``structured_outputs``.
 
     With several answers asked for, ``n`` of them are drawn, or one, or one is repeated. At most
-    ``top_logprobs`` are shown. A service whose ``wording`` is a sentence answers in free text. One that
-    reasons bills ``reasoning_tokens`` that it does not show, and its answer is empty if they reach the limit.
+    ``top_logprobs`` are shown. They are the answers' own, swapped or of another item, and are multiplied by
+    ``logprobs_scale``, as after a temperature. A service whose ``wording`` is a sentence answers in free
+    text. One that reasons bills ``reasoning_tokens`` that it does not show, and its answer is empty if they
+    reach the limit.
     A limit on tokens below ``least_tokens`` is refused.
 
     A random ``fault_share`` of the requests meets the ``fault`` or, if ``fault_first`` is set, exactly the
@@ -107,6 +109,8 @@ class Behaviour(replay.Behaviour):
     constraints: Literal["honoured", "ignored", "rejected"] = "ignored"
     n: Literal["honoured", "ignored", "identical"] = "honoured"
     top_logprobs: int = 20
+    logprobs_of: Literal["answers", "answers swapped", "another item"] = "answers"
+    logprobs_scale: float = 1.0
     wording: Literal["word", "sentence"] = "word"
     reasoning_tokens: int = 0
     fault: Fault | None = None
@@ -293,6 +297,17 @@ class Server(replay.Server):
         if hidden and limit is not None and limit <= hidden:
             return Answer("", limit, "length")
         return super()._limited(text, hidden + tokens, limit)
+
+    def _logprobs(self, row: int) -> dict[str, float]:
+        how = self.behaviour
+        listed = super()._logprobs((row + (how.logprobs_of == "another item")) % len(self.recording.ids))
+        values = how.logprobs_scale * np.array(list(listed.values()))
+        if how.logprobs_scale != 1:
+            values -= np.logaddexp.reduce(values)
+        texts = list(listed)
+        if how.logprobs_of == "answers swapped":
+            texts[:2] = texts[1::-1]
+        return dict(zip(texts, values.tolist(), strict=True))
 
     def _reply(
         self, row: int, asked: CompletionRequest, answers: list[Answer], *, chat: bool

@@ -266,6 +266,50 @@ def test_an_endpoint_that_shows_no_probabilities_is_refused(
         assert server.requests < 30
 
 
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [
+        ({"logprobs_of": "answers swapped"}, r"the logprobs contradict \d+ of \d+ answers"),
+        ({"logprobs_scale": 1e4}, "all probabilities shown are 0 or 1"),
+    ],
+)
+def test_logprobs_that_lie_are_refused(
+    lie: dict[str, Any], message: str, items: Path, tmp_path: Path
+) -> None:
+    """Probabilities that the answers beside them contradict, or that no model has, do not pass the probe."""
+    with serving(items, P, logprobs=True, **lie) as server:
+        with pytest.raises(UnfitError, match=message):
+            audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
+        chosen = audit(items, settings(server, method="auto"), out=tmp_path / "auto")
+    assert (chosen.method, chosen.warnings) == ("latent", ())
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "swapped": {"logprobs_of": "answers swapped"},
+    "of another item": {"logprobs_of": "another item"},
+    "after T = 1/2": {"logprobs_scale": 2.0},
+    "after T = 3": {"logprobs_scale": 0.33},
+}
+HONEST: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "temperature ignored": {"temperature": "ignored"},
+    "temperature refused": {"temperature": "rejected"},
+    "noisy": {"jitter": 0.3},
+}
+
+
+@pytest.mark.parametrize("kind", [*LIES, *HONEST])
+def test_a_run_compares_answers_with_the_logprobs_beside_them(kind: str, items: Path, tmp_path: Path) -> None:
+    """Logprobs that begin to lie after the probe make all estimates doubtful; honest ones do not."""
+    lie = kind in LIES
+    usual = {"logprobs": True, "bias": "rejected", "tokenize": "none", **HONEST.get(kind, {})}
+    later = Behaviour(**usual, **LIES[kind]) if lie else None
+    with serving(items, P, **usual, later=later, later_from=20) as server:
+        found = audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
+    assert len(found.warnings) == lie
+    assert all(text.startswith("The logprobs ") for text in found.warnings)
+
+
 def test_a_stopped_run_goes_on_with_what_was_shown(
     items: Path, server: Server, run: Run, tmp_path: Path
 ) -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logit, softmax
 
 from blindcal.endpoints.query_format import LogprobQuestion
 from blindcal.endpoints.replies import FARTHEST, fault_in, shown_answers
+from blindcal.estimate.contradiction import DrawnAnswers
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Message, Reply, Semantics
 
 WORDS = ("Yes", "No")
@@ -142,11 +143,66 @@ def test_logprobs_give_the_likeliest_answer_against_the_rest() -> None:
 
 
 def test_a_question_asks_for_logprobs_and_for_nothing_else() -> None:
-    """The request has no bias, one token, temperature 0 and as many logprobs as the endpoint shows."""
+    """The request has no bias, one token, temperature 1 and as many logprobs as the endpoint shows."""
     request = LogprobQuestion(WORDS, top=8).request((Message("user", "Is it?"),), 0.0, 0.0, 7)
-    assert (request.top_logprobs, request.max_tokens, request.temperature) == (8, 1, 0.0)
+    assert (request.top_logprobs, request.max_tokens, request.temperature) == (8, 1, 1.0)
     assert not request.logit_bias
     assert request.seed is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("Yes", WORDS, POSITIVE),
+        (" no\n", WORDS, NEGATIVE),
+        ("The", WORDS, None),
+        ("b", ("A", "b", "B"), 1),
+        ("a", ("A", "b", "B"), None),
+    ],
+)
+def test_the_answer_in_the_text_is_compared_whatever_its_spelling(
+    text: str, words: tuple[str, ...], said: int | None
+) -> None:
+    """All spellings of a word are one answer, whose probability is known if they are summed."""
+    reply = Reply(text, logprobs=logs(Yes=0.5, _yes=0.1, No=0.2, A=0.1))
+    assert LogprobQuestion(words).parse(reply).said == said
+    assert LogprobQuestion(words, "pair").parse(reply).said is None
+
+
+def objections(
+    scale: float, lie: float, n: int, *, choices: int = 2, repeats: int = 1000
+) -> tuple[float, float]:
+    """How often each test objects if logits times ``lie`` are shown, and answers are drawn at T = 1."""
+    rng = np.random.default_rng(5)
+    found = []
+    for _ in range(repeats):
+        logits = scale * rng.standard_normal((n, choices))
+        said = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        shown = softmax(lie * logits, axis=1)
+        likeliest = shown.argmax(axis=1)
+        s = logit(shown[:, POSITIVE] if choices == 2 else shown.max(axis=1))
+        drawn = DrawnAnswers.of(np.column_stack([said, likeliest, s, s]), several=choices > 2)
+        found.append((drawn.surprising, drawn.too_sure))
+    surprising, too_sure = np.mean(found, axis=0)
+    return float(surprising), float(too_sure)
+
+
+@pytest.mark.parametrize("choices", [2, 4])
+@pytest.mark.parametrize("scale", [0.5, 2.0, 5.0])
+@pytest.mark.parametrize("n", [12, 1000])
+def test_answers_hardly_ever_contradict_the_logprobs_that_they_were_drawn_from(
+    scale: float, n: int, choices: int
+) -> None:
+    """Each test objects to one honest endpoint in 1,000 at most; more than 5 would be too many by chance."""
+    assert max(objections(scale, 1.0, n, choices=choices)) <= 0.005
+
+
+@pytest.mark.parametrize("choices", [2, 4])
+def test_logprobs_that_are_not_those_of_the_answers_are_told(choices: int) -> None:
+    """Inverted, sharpened and flattened logprobs contradict the answers."""
+    assert objections(2.0, -1.0, 40, choices=choices, repeats=100)[0] == 1
+    assert objections(2.0, 2.0, 500, choices=choices, repeats=100)[0] > 0.95
+    assert objections(2.0, 0.4, 500, choices=choices, repeats=100)[1] > 0.95
 
 
 def test_the_likelier_answer_is_the_answer() -> None:

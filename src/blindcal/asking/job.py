@@ -124,6 +124,7 @@ class Job:
             high=parsed.high,
             reason=parsed.reason,
             mass=parsed.mass,
+            said=parsed.said,
             **stored,
         )
 

@@ -17,6 +17,7 @@ from blindcal.asking.job import answers_kept, asking_order, request_numbers
 from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import ReadyAudit
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
+from blindcal.estimate.contradiction import DrawnAnswers
 from blindcal.estimate.drift import drift_test
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
@@ -169,7 +170,7 @@ def _example(items: Items, question: QuestionFormat, answered: AnswerTable, keep
         left_out=sum(max(0, len(message.content) - EXAMPLE_CHARACTERS) for message in messages),
         logit_bias={str(token): bias for token, bias in asked.logit_bias.items()},
         threshold=1 / (1 + math.exp(min(shift, 700))),
-        temperature=temperature,
+        temperature=temperature if asked.temperature is None else asked.temperature,
         about=None if about == PLAIN else about,
     )
 
@@ -199,7 +200,8 @@ def check_steadiness(
         bias_lost=lost[0].after + 1 if lost else None,
         served=_served(store, places),
     )
-    return with_sentences(steadiness, slack), noise
+    drawn = DrawnAnswers.of(store.said(), several=answered.biases is not None)
+    return with_sentences(steadiness, slack, drawn), noise
 
 
 def observed_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:

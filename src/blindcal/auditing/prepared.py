@@ -71,9 +71,9 @@ class Prepared:
         if settings.estimator_name == "stated":
             return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction, most, self.tempered)
         method = METHODS[design.method]
-        if method.logprobs:
-            return LogprobQuestion(self.targets.words, self.targets.semantics, self.top, self.tempered)
         seed = design.seed if design.send_seed else None
+        if method.logprobs:
+            return LogprobQuestion(self.targets.words, self.targets.semantics, self.top, seed)
         if self.answer_format != "word":
             return FreeTextQuestion(
                 settings.answer_words, self.answer_format, most, tempered=method.tempered, seed=seed

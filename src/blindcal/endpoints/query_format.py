@@ -22,7 +22,7 @@ from blindcal.endpoints.free_text import (
     parse_stated_choice,
     parse_verbalized,
 )
-from blindcal.endpoints.replies import REFUSED, TOP_LOGPROBS, fault_in, shown_answers
+from blindcal.endpoints.replies import REFUSED, TOP_LOGPROBS, fault_in, place_of, shown_answers
 from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.query_seeds import query_seeds
 from blindcal.records import (
@@ -97,7 +97,8 @@ class ParsedAnswer:
 
     Of replies that show probabilities, ``low`` and ``high`` bound the log-odds of the positive answer (with
     more than two, of the given one against the rest), and ``mass`` is the probability of all answers
-    together. ``reason`` says why a reply could not be read, such as one cut short.
+    together. ``said`` is the answer in the text, if it can be compared with them. ``reason`` says why a reply
+    could not be read, such as one cut short.
     """
 
     answer: int
@@ -107,6 +108,7 @@ class ParsedAnswer:
     high: float | None = None
     reason: str = ""
     mass: float | None = None
+    said: int | None = None
 
 
 class NoAnswerWordError(UnfitError):
@@ -311,16 +313,21 @@ class FreeTextQuestion(UnbiasedQuestion):
 
 @dataclass(frozen=True, slots=True)
 class LogprobQuestion(UnbiasedQuestion):
-    """A question read from the ``top`` logprobs of the answer's first token; needs no token ids."""
+    """A question read from the ``top`` logprobs of the answer's first token; needs no token ids.
+
+    The answer itself is drawn at T = 1: it costs nothing, and must agree with the probabilities beside it.
+    """
 
     words: tuple[str, ...]
     semantics: Semantics = "sum"
     top: int = TOP_LOGPROBS
-    tempered: bool = True
+    seed: int | None = None
+    tempered: bool = field(init=False, default=True)
     max_tokens: int = field(init=False, default=1)
 
-    def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request:  # noqa: ARG002 - nothing is drawn
-        return Request(messages, temperature=temperature, top_logprobs=self.top)
+    def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request:  # noqa: ARG002 - it is 1
+        seed = _seed(self.seed, 1.0, number)
+        return Request(messages, temperature=1.0, top_logprobs=self.top, seed=seed)
 
     def parse(self, reply: Reply) -> ParsedAnswer:
         """The likeliest answer and the bounds of its log-odds; invalid if no answer is in the list."""
@@ -333,6 +340,8 @@ class LogprobQuestion(UnbiasedQuestion):
         text = printable(f"{printable(reply.text, 40)} ({shown})")
         if not any(answers.shown):
             return ParsedAnswer(INVALID, text, mass=answers.mass)
+        # only the sum of all spellings is the probability of an answer
+        said = place_of(reply.text, self.words) if self.semantics == "sum" else None
         about = 0 if len(self.words) == 2 else answers.likeliest
         return ParsedAnswer(
             self._number(answers.likeliest),
@@ -340,6 +349,7 @@ class LogprobQuestion(UnbiasedQuestion):
             low=answers.low(about),
             high=answers.high(about),
             mass=answers.mass,
+            said=None if said is None else self._number(said),
         )
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text

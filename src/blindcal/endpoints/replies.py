@@ -218,6 +218,7 @@ _UNSHOWN = -9999.0  # written by OpenAI and vLLM for tokens that are too unlikel
 _ROUNDING = 1e-6  # a sum of rounded probabilities is not known better
 _LARGEST = 0.01  # logprob that rounding can explain
 _MOST = 1.05  # sum of probabilities that rounding can explain
+_TRACE = 1e-12  # far below what even a model that is sure leaves to other spellings
 _TOKEN_ID = re.compile(r"token_id:\d+")
 
 BY_ID = "return_tokens_as_token_ids"
@@ -241,6 +242,12 @@ def fault_in(logprobs: Mapping[str, float] | None) -> str | None:
             "logits (vLLM does with logprobs-mode raw_logits or processed_logits)"
         )
     return None
+
+
+def one_is_certain(logprobs: Mapping[str, float]) -> bool:
+    """Whether one token has all of the probability, and the others shown not even a trace of it."""
+    *others, most = sorted(map(math.exp, logprobs.values()))
+    return most > 1 - _ROUNDING and sum(others) < _TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +290,8 @@ def shown_answers(
     least = min(chances.values(), default=1.0)
     shown, more, mass = [], [], 0.0
     for word in words:
-        letter = len(words) > 2 and len(word.strip()) == 1
-        same = str.strip if letter else spoken
-        spelled = [chance for text, chance in chances.items() if same(text) == same(word)]
+        letter = _is_letter(word, words)
+        spelled = [chance for text, chance in chances.items() if _same(text, word, letter=letter)]
         mass += sum(spelled)
         if semantics == "sum":
             missing = len(spellings(word, letter=letter)) - len(spelled)
@@ -297,6 +303,20 @@ def shown_answers(
         shown.append(sum(spelled))
         more.append(min(unseen, max(missing, 0) * least))
     return ShownAnswers(tuple(shown), tuple(more), unseen, min(mass, 1.0))
+
+
+def place_of(text: str, words: tuple[str, ...]) -> int | None:
+    """The place of the answer word that a text is."""
+    same = (k for k, word in enumerate(words) if _same(text, word, letter=_is_letter(word, words)))
+    return next(same, None)
+
+
+def _is_letter(word: str, words: tuple[str, ...]) -> bool:
+    return len(words) > 2 and len(word.strip()) == 1
+
+
+def _same(text: str, word: str, *, letter: bool) -> bool:
+    return text.strip() == word.strip() if letter else spoken(text) == spoken(word)
 
 
 def _others(values: tuple[float, ...], place: int) -> float:

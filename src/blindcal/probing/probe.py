@@ -23,12 +23,14 @@ from blindcal.endpoints.query_format import (
     CONSTRAINTS,
     ConstraintName,
     FreeTextQuestion,
+    LogprobQuestion,
     QuestionFormat,
     TokenQuestion,
 )
 from blindcal.endpoints.refusals import ITEM_STATUSES
-from blindcal.endpoints.replies import TOP_LOGPROBS, fault_in
+from blindcal.endpoints.replies import TOP_LOGPROBS, fault_in, one_is_certain
 from blindcal.errors import FatalError, InputError, UnsupportedError
+from blindcal.estimate.contradiction import DrawnAnswers
 from blindcal.probing.bias_checks import BiasChecks
 from blindcal.probing.choice_checks import ChoiceChecks
 from blindcal.probing.client import ProbeClient
@@ -52,7 +54,7 @@ class ProbeQuestions:
     """
 
     plain: tuple[TokenQuestion | FreeTextQuestion, ...]
-    logprobs: Callable[[int], QuestionFormat] | None = None
+    logprobs: Callable[[int], LogprobQuestion] | None = None
     stated: QuestionFormat | None = None
 
 
@@ -100,6 +102,7 @@ class _Probing:
         self.legible = 0  # greedy answers that could be read
         self.plain: dict[str, int] = {}  # the greedy answers by item
         self.top = 0
+        self.lie = ""  # why the logprobs shown cannot be those of the answers
         self.constraint: ConstraintName | None = None
         self.ways: dict[Way, str] = {}
 
@@ -139,7 +142,22 @@ class _Probing:
         if read < LEGIBLE * total:
             trouble = f"the logprobs of {total - read} of {total} items show no answer word"
             return self.find(question, "caution", f"shown, but {trouble}", trouble)
+        if self.lie:
+            return self.find(question, "bad", f"no: {self.lie}", self.lie)
         return "" if self.no_ids or self.cold is None else await self.bias.agrees_with_logprobs()
+
+    def _lie(self, shown: Mapping[str, Reply]) -> str:
+        """Why logprobs cannot be those of the answers; empty if they can."""
+        form, rows = LogprobQuestion(self.client.targets.words), []
+        if shown and all(one_is_certain(reply.logprobs or {}) for reply in shown.values()):
+            return "all probabilities shown are 0 or 1, which are not those of a model"
+        for name, reply in shown.items():
+            read = form.parse(reply)
+            for said in (read.said, self.plain[name]):
+                if said is not None and INVALID not in (said, read.answer):
+                    rows.append((said, read.answer, read.low, read.high))
+        drawn = DrawnAnswers.of(np.array(rows, np.float64), several=bool(self.client.targets.answers))
+        return f"the logprobs contradict {drawn.unlikely} of {len(rows)} answers" if drawn.surprising else ""
 
     async def _thresholds(self) -> str:
         if not self.one_token:
@@ -263,7 +281,7 @@ class _Probing:
         for self.top in TOPS:
             try:
                 for item in self.bias.items:
-                    request = Request(item.messages, temperature=self.cold, top_logprobs=self.top)
+                    request = Request(item.messages, temperature=1.0, top_logprobs=self.top)
                     reply = await self.client.reply(request)
                     if reply is None or not reply.logprobs:
                         break
@@ -273,7 +291,8 @@ class _Probing:
                 shown = {}
                 if isinstance(error, UnsupportedError) and error.parameter == "logprobs":
                     break
-        for name, reply in shown.items():
+        self.lie = self._lie(shown)
+        for name, reply in () if self.lie else shown.items():
             self._compare_tokens(name, reply.logprobs or {})
         self.top = self.top if shown else 0
         answer = f"shown, {self.top} at most" if shown else "hidden, as a black box has them"

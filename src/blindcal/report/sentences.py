@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from markupsafe import Markup
 
+from blindcal.estimate.contradiction import DrawnAnswers
 from blindcal.estimate.findings import Curve
 from blindcal.estimate.noise import ControlCounts
 from blindcal.records import Estimate
@@ -216,8 +217,11 @@ MOST_FLIPS = 0.07
 """Largest share of flipped answers that the estimates can allow for."""
 
 
-def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
-    """Add warnings and notes in words; up to ``slack`` queries were under way at the same time."""
+def with_sentences(steady: Steadiness, slack: int, drawn: DrawnAnswers | None = None) -> Steadiness:
+    """Add warnings and notes in words; up to ``slack`` queries were under way at the same time.
+
+    ``drawn`` compares the answers with the logprobs beside them.
+    """
     warnings, notes = [], []
     counts, rate, drift, served = steady.controls, steady.flip_rate, steady.drift, steady.served
     seen = control_words(counts)
@@ -243,11 +247,28 @@ def with_sentences(steady: Steadiness, slack: int) -> Steadiness:
             f"(p-value {drift.pvalue:.1g}): the estimates mix what the endpoint was before with what it was "
             "after."
         )
+    if drawn is not None and drawn.surprising:
+        warnings.append(
+            f"The logprobs contradict the answers beside them: {_unlikely(drawn)}. They may be swapped, of "
+            "another model or changed by a temperature, and the estimates, read from them, meaningless."
+        )
+    elif drawn is not None and drawn.too_sure:
+        no_draws = not drawn.unlikely
+        why = "ignores the temperature" if no_draws else "cuts off rare answers"
+        (notes if no_draws else warnings).append(
+            f"The logprobs do not agree with the answers beside them: {_unlikely(drawn)}. Either the "
+            f"endpoint {why}, or its logprobs are less sure than the model, and the estimates are wrong."
+        )
     if len(served) > 1:
         replaced = all(earlier.last <= later.first + slack for earlier, later in pairwise(served))
         models = {server.model for server in served}
         (warnings if replaced and len(models) > 1 else notes).append(_servers(steady, replaced))
     return replace(steady, warnings=tuple(warnings), notes=tuple(notes))
+
+
+def _unlikely(drawn: DrawnAnswers) -> str:
+    shown = f"{drawn.unlikely:,} of {drawn.likeliest.size:,} are not the likeliest one shown"
+    return f"{shown}, and about {drawn.expected:.3g} should be"
 
 
 def _servers(steady: Steadiness, replaced: bool) -> str:

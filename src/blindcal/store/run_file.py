@@ -51,6 +51,7 @@ class StoredReply:
     - ``text``: already `printable`; for an ``unusable`` reply, why it could not be read
     - ``served``: number of the model that the reply names, from `Store.served_number`
     - ``low``, ``high``, ``mass``: bounds of the log-odds and probability of both answers, if shown
+    - ``said``: the answer in the text, if it can be compared with what is shown
     - ``reason``: why a text is no answer, if known
     - ``body``: JSON of what a control or anchor asked, or of the whole reply to the probe
     """
@@ -73,6 +74,7 @@ class StoredReply:
     high: float | None = None
     reason: str = ""
     mass: float | None = None
+    said: int | None = None
     body: str | None = None
 
 
@@ -135,7 +137,7 @@ _TABLES = """
         outcome INTEGER NOT NULL, queries INTEGER NOT NULL, answer INTEGER, text TEXT NOT NULL,
         prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
         attempts INTEGER NOT NULL, seconds REAL NOT NULL, unusable INTEGER NOT NULL, served INTEGER NOT NULL,
-        low REAL, high REAL, reason TEXT NOT NULL, mass REAL, body TEXT);
+        low REAL, high REAL, reason TEXT NOT NULL, mass REAL, said INTEGER, body TEXT);
     CREATE UNIQUE INDEX outcomes ON replies (kind, query, nth) WHERE outcome;
     CREATE VIEW answers AS SELECT * FROM replies WHERE kind = 'design' AND outcome;
     CREATE TABLE seen (id TEXT PRIMARY KEY, digest BLOB NOT NULL, item INTEGER) WITHOUT ROWID;

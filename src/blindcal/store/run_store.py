@@ -387,6 +387,10 @@ class Store:
         """The probability of both answers together, for every answer that shows it."""
         return self._columns("mass", "mass IS NOT NULL").reshape(-1)
 
+    def said(self) -> FloatArray:
+        """The answer in a text, and what its logprobs show: the likeliest answer and bounds; four columns."""
+        return self._columns("said, answer, low, high", "said IS NOT NULL").reshape(-1, 4)
+
     def served(self) -> IntArray:
         """Query number and model number of every answer, in two columns."""
         return self._columns("query, served").astype(np.int64).reshape(-1, 2)
