@@ -114,7 +114,7 @@ def intervals(audit: Audit) -> list[float]:
     answered = ask_choices(design, logits, seed=audit.seed)
     fit = fit_problem(Problem.of_answers(labels, answered, choices=choices), bins=BINS, resamples=RESAMPLES)
     if audit.calibrated:
-        return [float(0.0 in fit.ece), float(fit.calibrated_pvalue < 0.05)]
+        return [float(0.0 in fit.ece), float(not fit.calibrated_pvalue >= 0.05)]
     truth = truths_of(audit.path)
     held = [float(truth[name] in getattr(fit, field)) for name, field in QUANTITIES.items()]
     return [*held, 2 * fit.ece.half_width]

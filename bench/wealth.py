@@ -16,26 +16,28 @@ _BLOCK = 500  # observations whose factors fit into the cache
 
 
 def wealth_path(game: Game, cells: IntArray) -> FloatArray:
-    """The wealth after each observation, given its cell."""
-    factors = np.exp(game.log_factors)
+    """The wealth after each observation, given its cell; infinite if it is far beyond any bar."""
+    factors, shares = game.log_factors, np.log(game.shares)
     starts = starting_points()
     begun = int(np.searchsorted(starts, cells.size - 1, side="right"))
     ends = [*starts[1:begun], cells.size]
     cash, first, path = 1.0, 0, np.empty(cells.size)
-    own = np.zeros(game.shares.size)
+    own = np.full(shares.size, -np.inf)
     for share, end in zip(start_shares(begun), ends, strict=True):
-        own, cash = own + share * game.shares, cash - share
+        own, cash = np.logaddexp(own, np.log(share) + shares), cash - share
         for block in range(first, end, _BLOCK):
             last = min(block + _BLOCK, end)
-            with np.errstate(over="ignore", invalid="ignore"):  # far beyond any bar
-                grown = np.cumprod(factors[cells[block:last]], axis=0)
-                path[block:last] = cash + grown @ own
-                own = own * grown[-1]
+            grown = own + np.cumsum(factors[cells[block:last]], axis=0)
+            with np.errstate(over="ignore"):
+                path[block:last] = cash + np.exp(grown).sum(axis=1)
+            own = grown[-1]
         first = end
-    return np.nan_to_num(path, nan=np.inf, posinf=np.inf)
+    return path
 
 
 def first_reached(path: FloatArray, bar: float) -> float:
     """After how many observations the wealth first reached the bar; infinite if never."""
+    if np.isnan(path).any():
+        raise ValueError("path: the wealth is not a number")
     reached = path >= bar
     return float(reached.argmax() + 1) if reached.any() else np.inf

@@ -156,6 +156,20 @@ def test_each_alarm_says_what_changed() -> None:
     assert bc.Monitor(reference(), max_ece=0).update(same, t, f >= t).raised
 
 
+@pytest.mark.parametrize(("n", "shape"), [(400, 1.0), (1000, 1.0), (2000, 1.0), (400, 0.02), (1000, 0.3)])
+def test_a_reference_without_errors_does_not_silence_the_alarm(n: int, shape: float) -> None:
+    """The model is always right: if it still is, nothing is raised; inverted labels are noticed at once."""
+    rng = np.random.default_rng([n, 3])
+    p, later = (np.clip(rng.beta(shape, shape, size), 1e-9, 1 - 1e-9) for size in (n, 1000))
+    labels, same = ((each >= 0.5).astype(np.int64) for each in (p, later))
+    known, t = fitted(labels, asked(labels, p), resamples=100), rng.random(1000)
+    quiet, wrong = (alarm(bc.Monitor(known).update(each, t, later >= t)) for each in (same, 1 - same))
+    assert np.isfinite([quiet.log_evidence, wrong.log_evidence]).all()
+    assert not quiet.raised
+    assert wrong.raised_at is not None
+    assert wrong.raised_at <= 200
+
+
 def test_alarms_are_rarely_false() -> None:
     """Labels drawn from f: of 150 streams, at most 7.5 are expected; more than 16 have a chance of 1 in 500.
 
@@ -163,7 +177,7 @@ def test_alarms_are_rarely_false() -> None:
     """
     game = CurveClaim().game
     paths = (wealth_path(game, calibration_cells(*rows_of(1500, seed))) for seed in range(150))
-    raised = sum(bool(path.max() >= 1 / LEVEL) for path in paths)
+    raised = sum(np.isfinite(first_reached(path, 1 / LEVEL)) for path in paths)
     assert binom.sf(16, 150, LEVEL) < 1 / 500
     assert 0 < raised <= 16
 

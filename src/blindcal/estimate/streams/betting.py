@@ -306,18 +306,31 @@ class Reference:
     def of(cls, fit: LatentFit, missed: float, *, max_shift: float = np.inf) -> Reference:
         """Read a fit and its refits; a band is too narrow with chance ``missed``."""
         seen = fit.noise, max_shift
-        return cls(_curve(fit.population, fit.draws, missed, *seen), _share(fit, missed, *seen))
+        return cls(_curve(fit, missed, *seen), _share(fit, missed, *seen))
 
 
-def _curve(table: FloatArray, draws: FloatArray, missed: float, noise: Noise, max_shift: float) -> CurveClaim:
-    """The curve with a few knots, so that single answers do not weigh too much."""
-    values, spread = _at_nodes(table[None])[0], _at_nodes(draws).std(axis=0)
-    claim = CurveClaim(curve=np.interp(EDGES, _NODES, values), width=np.interp(EDGES, _NODES, spread))
+def _curve(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> CurveClaim:
+    """The curve with a few knots, so that single answers do not weigh too much.
+
+    Items of one label at some confidence do not show that others have it too, but only that few have not.
+    So half an item of each label joins those at each knot, in refits with random weights: posteriors are then
+    those of Jeffreys' prior, and no claimed probability is 0 or 1.
+    """
+    table, draws = fit.population, fit.draws
+    joining = np.full((2, 1, _NODES.size), 0.5) / fit.resampling.units
+    weights = np.random.default_rng([fit.resampling.seed, 2]).gamma(0.5, 2, (2, len(draws), _NODES.size))
+    values = _joined(_at_nodes(table[None]), table[None], joining)[0]
+    fitted = _at_nodes(draws)
+    drawn = _joined(fitted, draws, weights * joining)
+    claim = CurveClaim(
+        curve=np.interp(EDGES, _NODES, values), width=np.interp(EDGES, _NODES, drawn.std(axis=0))
+    )
     tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]])
     depends = np.stack([np.interp(MID_P, EDGES, slope) for slope in label_dependence(tables)])
     negatives, positives = grid.by_label(draws)
     # what the bets would see if a refit were true, with its own distribution of confidences
-    off = positives - (negatives + positives) * np.interp(MID_P, EDGES, claim.curve)
+    beyond = (drawn - fitted) @ _HATS.T - np.interp(MID_P, EDGES, claim.curve)
+    off = positives + (negatives + positives) * beyond
     width = np.interp(MID_P, EDGES, claim.width) * np.add(*grid.by_label(table))
     factors = _factors(off @ depends.T, np.abs(depends) @ width, missed)
     return replace(claim, factors=factors, noise=noise, max_shift=max_shift)
@@ -329,6 +342,12 @@ def _at_nodes(tables: FloatArray) -> FloatArray:
     gram = ((negatives + positives) @ pairs).reshape(len(tables), _NODES.size, _NODES.size)
     stiff = gram + _STIFFNESS * _BENDS.T @ _BENDS
     return np.clip(np.linalg.solve(stiff, (positives @ _HATS)[..., None])[..., 0], 0, 1)
+
+
+def _joined(values: FloatArray, tables: FloatArray, joining: FloatArray) -> FloatArray:
+    """Curves at the nodes after shares ``joining`` of negative and positive items joined those of tables."""
+    near = np.add(*grid.by_label(tables)) @ _HATS
+    return np.asarray((near * values + joining[1]) / (near + joining.sum(axis=0)))
 
 
 def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> ShareClaim:
