@@ -1,11 +1,15 @@
 """How often a certified threshold breaks its promise, how often there is one, and what it keeps.
 
-    python bench/certified.py [--repeats 1000]
+    python bench/certified.py [--repeats 1000] [--growing 1000]
 
 Repeat r draws 2,000 items from a population with known truth (seed r), audits them with one query per item,
 and certifies a precision at 95% confidence; the endpoint is simulated. A violation is a certified rule whose
 true precision is below the one asked for; "below the bound" compares with the bound, which is higher if every
 candidate passed.
+
+In the growth attack, the audit of a rule just short of its goal grows in steps of 500 items, and is certified
+after each step. Growing repeat r draws 6,000 items (seed r); its audit and the order of the items stay the
+same. Once a certificate is made, it is broken, and no further one is asked for.
 
 2,000 items are what people have: BoolQ has 3,270. Of these, 1,500 certify. With ten times as many, every
 population is certified in nearly every repeat, and the rows differ by recall alone.
@@ -24,23 +28,25 @@ import numpy as np
 from scipy.special import expit, logit
 
 from accuracy import load
-from blindcal.certifying.design import CertifyDesign
+from blindcal.certifying.design import CertifyDesign, SideState
 from blindcal.design import answer_design
 from blindcal.estimate.certification import (
     CHOOSING,
     SideName,
     certified_bound,
     choose_candidates,
+    level_of_attempt,
     split_items,
 )
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.patterns import count_patterns
 from blindcal.methods import make_design
-from blindcal.records import FloatArray, IntArray, Round
+from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask
 from populations import CHOSEN, Population
 
 N, LEVEL = 2000, 0.95
+GROWN = tuple(range(1000, 6001, 500))
 FAR = 50.0  # log-odds whose probability is 0 or 1 in every digit
 
 
@@ -91,12 +97,12 @@ class GoalRow:
             return self.population.name
         return self.population.partition(".csv")[0].replace("__", " ").replace("_", " ")
 
-    def sample(self, data: Path, rng: np.random.Generator) -> tuple[IntArray, FloatArray]:
-        """Labels and probabilities of so many items."""
+    def sample(self, data: Path, rng: np.random.Generator, n: int = N) -> tuple[IntArray, FloatArray]:
+        """Labels and probabilities of ``n`` items."""
         if isinstance(self.population, Population):
-            return self.population.sample(N, rng)
+            return self.population.sample(n, rng)
         labels, p = load(data / "scores" / self.population)
-        picked = rng.integers(labels.size, size=N)
+        picked = rng.integers(labels.size, size=n)
         return labels[picked], p[picked]
 
 
@@ -175,26 +181,53 @@ class RuleOutcome:
     decided: float = 0.0
 
 
-def certified(job: tuple[int, int, Path]) -> RuleOutcome:
-    """One simulated certification."""
-    place, seed, data = job
-    row = ROWS[place]
-    labels, p = row.sample(data, np.random.default_rng([seed, place, 14]))
-    answered = ask(make_design("latent", labels, seed=seed), p, seed=seed)
+def certification(
+    row: GoalRow, labels: IntArray, p: FloatArray, answered: AnswerTable, seed: int, attempt: int = 1
+) -> tuple[tuple[SideState, ...], int]:
+    """The states in which the sides of a rule end, and the number of queries that this took."""
     choosing, certifying = split_items(np.unique(answered.items), None, seed, CHOOSING)
     mine = answered.of(choosing)
     patterns = count_patterns(labels[choosing], replace(mine, items=np.searchsorted(choosing, mine.items)))
-    sides = choose_candidates(working_table(patterns), choosing.size, certifying.size, row.wanted, LEVEL)
+    sides = choose_candidates(
+        working_table(patterns),
+        choosing.size,
+        certifying.size,
+        row.wanted,
+        level_of_attempt(LEVEL, attempt),
+        answered.shifts,
+    )
     design = CertifyDesign(labels=labels, items=certifying, sides=sides, before=answered)
 
     def answer(asked: Round, _: int) -> IntArray:
         return (p[asked.items] >= expit(-asked.shifts)).astype(np.int64)
 
     own = answer_design(design, answer)
-    states = design.states(own, "all")
+    return design.states(own, "all"), len(own)
+
+
+def grown(job: tuple[int, int, Path]) -> int:
+    """The attempt at which a growing audit of a rule just short of its goal is certified; 0 if at none."""
+    place, seed, data = job
+    row = ROWS[place]
+    labels, p = row.sample(data, np.random.default_rng([seed, place, 15]), GROWN[-1])
+    answered = ask(make_design("latent", labels, seed=seed), p, seed=seed)
+    for attempt, items in enumerate(GROWN, 1):
+        states, _ = certification(row, labels, p, answered.of(np.arange(items)), seed, attempt)
+        if all(state.certified is not None for state in states):
+            return attempt
+    return 0
+
+
+def certified(job: tuple[int, int, Path]) -> RuleOutcome:
+    """One simulated certification."""
+    place, seed, data = job
+    row = ROWS[place]
+    labels, p = row.sample(data, np.random.default_rng([seed, place, 14]))
+    answered = ask(make_design("latent", labels, seed=seed), p, seed=seed)
+    states, queries = certification(row, labels, p, answered, seed)
     if any(state.certified is None for state in states):
-        return RuleOutcome(len(own))
-    real, outcome = truth(place, data), RuleOutcome(len(own), certified=True)
+        return RuleOutcome(queries)
+    real, outcome = truth(place, data), RuleOutcome(queries, certified=True)
     for state in states:
         assert state.certified is not None
         accepts = state.side.name == "accept"
@@ -230,7 +263,7 @@ def cells(place: int, data: Path, outcomes: list[RuleOutcome]) -> list[Cell]:
 
 def main() -> None:
     """Run the study, and record its table."""
-    arguments = options(__doc__, repeats=1000)
+    arguments = options(__doc__, repeats=1000, growing=1000)
     places = range(len(ROWS))
     jobs = [(place, seed, arguments.data) for place in places for seed in range(arguments.repeats)]
     each = run_all(certified, jobs, arguments, chunk=20)
@@ -241,7 +274,22 @@ def main() -> None:
         "below the bound {} ({:.1f}%) | mean recall {:.3f} | highest recall there is {:.3f} | "
         "mean new queries {:,.0f} | decided by two thresholds {:.3f}"
     )
-    record("certified", {"populations": table(columns, rows)}, arguments)
+    short = next(place for place in places if "just short" in ROWS[place].name)
+    jobs = [(short, seed, arguments.data) for seed in range(arguments.growing)]
+    attempts = np.array(run_all(grown, jobs, arguments, chunk=20))
+    growth = []
+    for last in (1, 2, 3, 5, len(GROWN)):
+        broken = (attempts > 0) & (attempts <= last)
+        growth.append([last, GROWN[last - 1], [int(broken.sum()), 100 * float(broken.mean())]])
+    record(
+        "certified",
+        {
+            "populations": table(columns, rows),
+            "growth": table("attempts {} | items {:,} | certified, and so broken {} ({:.1f}%)", growth),
+        },
+        arguments,
+        repeats={"populations": many, "growth": arguments.growing},
+    )
 
 
 if __name__ == "__main__":

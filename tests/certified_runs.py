@@ -31,6 +31,7 @@ def certificate(**changes: Any) -> Certificate:
         accept=ACCEPT,
         reject=None,
         level=0.95,
+        attempt=1,
         candidates=4,
         items=1000,
         queries=700,

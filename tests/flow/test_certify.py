@@ -18,7 +18,7 @@ import blindcal as bc
 from blindcal.asking.run_context import Limits
 from blindcal.certifying.certify import certify
 from blindcal.certifying.design import CertifyGoal, plan_certification
-from blindcal.errors import NotIdentifiedError, StoreError
+from blindcal.errors import NotCertifiedError, NotIdentifiedError, StoreError
 from blindcal.records import IntArray
 from blindcal.results.certificate import Certificate
 from blindcal.results.run import Run, open_run
@@ -116,10 +116,45 @@ def test_two_thresholds_abstain_between_them(run: Path) -> None:
     check_counts(made, certifying(run, 0.9, 0.8))
     assert made.reject is not None
     assert made.reject.threshold <= made.accept.threshold
-    assert made.accept.level == made.reject.level == 0.975
+    assert made.accept.level == made.reject.level == pytest.approx(1 - 0.05 * 2 / 3 / 2)
     assert (made.accept.wanted, made.reject.wanted) == (0.9, 0.8)
     assert (made.expires - made.made).days == 7
     assert not (run / "certificate.json").exists()
+
+
+def test_attempts_on_a_run_share_the_confidence(run: Path) -> None:
+    """Each further goal is tested more strictly, and the same goal again is no further attempt.
+
+    A rule that was certified for more serves where an attempt itself fails.
+    """
+    first, second = certify(run, 0.9), certify(run, 0.8)
+    assert certify(run, 0.9) == first
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert (first.level, second.level) == (0.95, 0.95)
+    assert 1 - first.accept.level == pytest.approx(0.05 * 2 / 3)
+    assert 1 - second.accept.level == pytest.approx(0.05 * 2 / 9)
+    shown = blindcal("certify", run, "--precision", 0.85, "--dry-run").stdout
+    assert "attempt    3 on this run: each threshold is tested at 99.63%" in shown
+    with Store.open(run / RUN_FILE) as store:
+        store.set_note("attempts", [*store.note("attempts"), *map(str, range(9))])
+    with pytest.raises(NotCertifiedError):
+        certify(run, 0.91)
+    assert certify(run, 0.895) == first
+    assert certify(run, 0.895, confidence=0.9).level == 0.95
+
+
+def test_an_audit_that_grows_keeps_its_attempts(items: Path, server: Server, tmp_path: Path) -> None:
+    """To certify again after more items is a further attempt; one in which nothing was asked is none."""
+    for sample, attempts in ((200, 1), (240, 2)):
+        with without_page():
+            run = audited(items, server, tmp_path / "run", resamples=20, sample=sample)
+        with pytest.raises(NotCertifiedError, match="no threshold has a chance"):
+            certify(run, 0.99999)
+        with pytest.raises(NotCertifiedError, match="before a threshold was tested"):
+            certify(run, 0.8, limits=Limits(max_queries=1))
+        with Store.read(run / RUN_FILE) as store:
+            assert len(store.note("attempts")) == attempts
+    assert certify(run, 0.8).attempt == 2
 
 
 def test_what_does_not_pass_is_not_written(run: Path, server: Server) -> None:

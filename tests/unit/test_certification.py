@@ -20,13 +20,14 @@ from blindcal.design import answer_design
 from blindcal.errors import InputError
 from blindcal.estimate.certification import (
     CandidateTest,
+    Forecast,
     KnownRange,
     Side,
     SideName,
     certified_bound,
-    chances,
     choose_candidates,
     items_needed,
+    level_of_attempt,
     most_wrong,
     split_items,
 )
@@ -171,7 +172,10 @@ def test_the_chance_of_passing_is_that_of_drawn_samples() -> None:
         wanted = 1 - float(wrong.sum() / decided.sum()) - 0.04
         passed = (wrong <= most_wrong(decided, wanted, level)).mean()
         assert 0.1 < passed < 0.9
-        assert chances(whole, n, name, wanted, level, 1e9)[place] == pytest.approx(passed, abs=0.05)
+        forecast = Forecast.of(whole, name, n, 1e9)
+        assert forecast.chances(wanted, level)[place] == pytest.approx(passed, abs=0.05)
+        bounds = [lower_bound(d - w, d, level) for d, w in zip(decided, wrong, strict=True)]
+        assert forecast.bounds(level)[place] == pytest.approx(np.quantile(bounds, 0.65), abs=0.005)
 
 
 #: The joint table of label and log-odds of the population below.
@@ -187,23 +191,49 @@ def population(seed: int, n: int = 1200) -> tuple[IntArray, FloatArray, AnswerTa
     return labels, p, AnswerTable(np.arange(n), -logit(t), np.zeros(n), (p >= t).astype(np.int64))
 
 
-def test_candidates_go_from_the_likeliest_to_those_that_keep_more() -> None:
-    """The first has the highest chance, each further one keeps more, and sides mirror each other."""
-    (side,) = choose_candidates(TABLE, 400, 800, {"accept": 0.9}, 0.95)
-    chance = chances(TABLE, 800, "accept", 0.9, 0.95, 100.0)
-    assert side.chance >= 0.99 * chance.max()
+EVERYWHERE = np.array([-6.0, 0.0, 6.0])
+
+
+def test_candidates_go_from_the_most_precise_to_those_that_keep_more() -> None:
+    """The first has the highest bound to expect, each further one keeps more, and sides mirror each other."""
+    (side,) = choose_candidates(TABLE, 400, 800, {"accept": 0.9}, 0.95, EVERYWHERE)
+    bounds = Forecast.of(TABLE, "accept", 800, 100.0).bounds(0.95)
+    expected = bounds[np.argmin(np.abs(GRID_SHIFTS - side.shifts[0]))]
+    assert 1 - expected <= 1.0101 * (1 - bounds[np.abs(GRID_SHIFTS) <= 6].max())
     assert list(side.shifts) == sorted(side.shifts)
     assert len(set(side.shifts)) == len(side.shifts) > 3
     # shifts have no more decimals than the request that is deployed
     assert set(side.shifts) <= set(np.round(GRID_SHIFTS, 4))
     mirrored = np.concatenate([TABLE[CELLS:][::-1], TABLE[:CELLS][::-1]])
-    (other,) = choose_candidates(mirrored, 400, 800, {"reject": 0.9}, 0.95)
+    (other,) = choose_candidates(mirrored, 400, 800, {"reject": 0.9}, 0.95, EVERYWHERE)
     assert other.shifts == pytest.approx([-shift for shift in side.shifts])
-    both = choose_candidates(TABLE, 400, 800, {"accept": 0.7, "reject": 0.7}, 0.95)
+    both = choose_candidates(TABLE, 400, 800, {"accept": 0.7, "reject": 0.7}, 0.95, EVERYWHERE)
     assert all(side.level == 0.975 for side in both)
     assert max(both[0].shifts) <= min(both[1].shifts)  # no accept threshold is below a reject one
-    (near,) = choose_candidates(TABLE, 400, 800, {"accept": 0.9}, 0.95, max_shift=1.0)
-    assert max(map(abs, near.shifts)) <= 1
+    (near,) = choose_candidates(TABLE, 400, 800, {"accept": 0.9}, 0.95, np.array([0.5, -1.0]))
+    assert -1 <= min(near.shifts) <= max(near.shifts) <= 0.5
+    assert choose_candidates(TABLE, 400, 800, {"accept": 0.9}, 0.95, np.array([20.0]))[0].shifts
+
+
+@pytest.mark.parametrize("other", [None, 0.7])
+def test_a_lower_goal_is_tested_at_the_same_first_threshold(other: float | None) -> None:
+    """So it passes whenever a higher one does; an easy goal has more candidates than one far out."""
+    rest: dict[SideName, float] = {} if other is None else {"reject": other}
+    goals = [
+        choose_candidates(TABLE, 400, 800, {"accept": goal, **rest}, 0.95, EVERYWHERE)
+        for goal in (0.55, 0.7, 0.8, 0.9, 0.97)
+    ]
+    for sides in zip(*goals, strict=True):
+        assert len({side.shifts[0] for side in sides}) == 1
+    assert all(len(sides[0].shifts) > 1 for sides in goals[:-1])
+
+
+def test_attempts_share_the_error_that_is_allowed() -> None:
+    """However many there are; the first has two thirds of it."""
+    levels = [level_of_attempt(0.95, attempt) for attempt in range(1, 12)]
+    assert 1 - levels[0] == pytest.approx(0.05 * 2 / 3)
+    assert levels == sorted(levels)
+    assert sum(1 - level for level in levels) < 0.05
 
 
 @pytest.mark.parametrize("reuse", ["all", "own", "none"])
@@ -215,7 +245,7 @@ def test_a_certification_counts_what_every_item_would_say(reuse: Reuse, negative
     wanted: dict[SideName, float] = {"accept": 0.88}
     if negative is not None:
         wanted["reject"] = negative
-    sides = choose_candidates(TABLE, choosing.size, certifying.size, wanted, 0.95)
+    sides = choose_candidates(TABLE, choosing.size, certifying.size, wanted, 0.95, EVERYWHERE)
     design = CertifyDesign(labels=labels, items=certifying, sides=sides, before=answered, reuse=lambda: reuse)
     asked: list[tuple[int, float]] = []
 
@@ -242,7 +272,7 @@ def test_invalid_answers_are_not_asked_again_and_count_against_us() -> None:
     """Items that get no valid answer lower the count of right decisions and nothing else."""
     labels, p, _ = population(5)
     choosing, certifying = split_items(np.arange(1200), None, 0)
-    sides = choose_candidates(TABLE, choosing.size, certifying.size, {"accept": 0.8}, 0.95)
+    sides = choose_candidates(TABLE, choosing.size, certifying.size, {"accept": 0.8}, 0.95, EVERYWHERE)
     refused, asked = certifying[::40], list[int]()
 
     def answer(round_: Round, _: int) -> IntArray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +37,13 @@ from blindcal.certifying.design import (
     plan_certification,
 )
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
-from blindcal.estimate.certification import CHOOSING, KnownRange, certified_bound, items_needed
+from blindcal.estimate.certification import (
+    CHOOSING,
+    KnownRange,
+    certified_bound,
+    items_needed,
+    level_of_attempt,
+)
 from blindcal.estimate.noise import ControlCounts
 from blindcal.records import level_percent
 from blindcal.results.certificate import (
@@ -49,14 +55,14 @@ from blindcal.results.certificate import (
 )
 from blindcal.results.run import Run, opened
 from blindcal.store.run_file import ServedModel
-from blindcal.store.run_store import Store
+from blindcal.store.run_store import RUN_FILE, Store
 from blindcal.text import listed, printable
 
 FOLDER = "certify"
 """Prefix of the folders in a run folder that hold the queries of certifications."""
 EXPIRES = 90
 _IN_VAIN = 0.001  # nothing is asked if the chance of passing is lower
-_ALGORITHM = 1  # raised when the choice of items or candidates changes, so that no certification mixes two
+_ALGORITHM = 2  # raised when the choice of items or candidates changes, so that no certification mixes two
 
 
 async def certify_async(
@@ -104,29 +110,72 @@ async def certify_async(
     finished, context = opened(run), RunContext.of(**options)
     check_certifiable(finished)
     asked = AskedSettings.of_run(finished, **context.address)
-    config = {**msgspec.to_builtins(goal), "algorithm": _ALGORITHM, "run": finished.digest}
-    name = hashlib.blake2b(msgspec.json.encode(config), digest_size=4).hexdigest()
-    folder = finished.folder / "-".join([FOLDER, *(f"{value:g}" for value in goal.wanted.values()), name])
-    address = asked.settings.endpoint
-    async with opened_run(folder, address, context, Store, asked.accepted) as (store, governor):
-        plan = await asyncio.to_thread(_begin, store, finished, goal, asked, config, context.tell)
-        certification = _Certification(
-            store=store, run=finished, goal=goal, asked=asked, plan=plan, tell=context.tell
-        )
-        outcome = await certification.ask(governor)
-        return certification.conclude(outcome, expires, Path(out or finished.folder / CERTIFICATE_FILE))
+    folder, address = finished.folder / _name(finished, goal), asked.settings.endpoint
+    try:
+        async with opened_run(folder, address, context, Store, asked.accepted) as (store, governor):
+            plan = await asyncio.to_thread(_begin, store, finished, goal, asked, context.tell)
+            certification = _Certification(
+                store=store, run=finished, goal=goal, asked=asked, plan=plan, tell=context.tell
+            )
+            outcome = await certification.ask(governor)
+            return certification.conclude(outcome, expires, Path(out or finished.folder / CERTIFICATE_FILE))
+    except NotCertifiedError as error:
+        if error.stopped or (higher := _certified_for_more(finished, goal)) is None:
+            raise
+        context.tell(f"the rule that was certified for {higher.precision:g} serves: {error.message}")
+    return await certify_async(
+        finished,
+        higher.precision,
+        negative_precision=higher.negative_precision,
+        confidence=higher.confidence,
+        expires=expires,
+        out=out,
+        **options,
+    )
 
 
 certify = blocking(certify_async)
 
 
+def _config(run: Run, goal: CertifyGoal) -> dict[str, Any]:
+    return {**msgspec.to_builtins(goal), "algorithm": _ALGORITHM, "run": run.digest}
+
+
+def _name(run: Run, goal: CertifyGoal) -> str:
+    digest = hashlib.blake2b(msgspec.json.encode(_config(run, goal)), digest_size=4).hexdigest()
+    return "-".join([FOLDER, *(f"{value:g}" for value in goal.wanted.values()), digest])
+
+
+def planned_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
+    """What a certification would ask, as the next attempt unless it has begun."""
+    with Store.read(run.folder / RUN_FILE) as audit:
+        return plan_certification(run, goal, _attempt(audit, _name(run, goal))[0])
+
+
+def _attempt(audit: Store, name: str) -> tuple[int, list[str]]:
+    """The number of an attempt to certify a run, and the names of all."""
+    attempts = audit.note("attempts") or []
+    attempts += [name] if name not in attempts else []
+    return attempts.index(name) + 1, attempts
+
+
+def _certified_for_more(run: Run, goal: CertifyGoal) -> CertifyGoal | None:
+    """A goal at least as high for which a rule of the same run is certified."""
+    with Store.read(run.folder / RUN_FILE) as audit:
+        attempts = audit.note("attempts") or []
+    for path in (run.folder / name / RUN_FILE for name in attempts):
+        if not path.exists():
+            continue
+        with Store.read(path) as store:
+            config, made = store.note("config") or {}, store.note("made")
+        other = CertifyGoal(*(config[field.name] for field in fields(CertifyGoal)))
+        if made is not None and config == _config(run, other) and other.serves(goal):
+            return other
+    return None
+
+
 def _begin(
-    store: Store,
-    run: Run,
-    goal: CertifyGoal,
-    asked: AskedSettings,
-    config: dict[str, Any],
-    tell: Callable[[str], None],
+    store: Store, run: Run, goal: CertifyGoal, asked: AskedSettings, tell: Callable[[str], None]
 ) -> CertifyPlan:
     if asked.items is None:
         raise NotIdentifiedError(
@@ -134,20 +183,23 @@ def _begin(
             remedy="audit with {keep_prompts} left out",
             options={"keep_prompts": True},
         )
-    store.begin(config, asked.items, keep_prompts=False)
+    store.begin(_config(run, goal), asked.items, keep_prompts=False)
     if (noted := store.note("plan")) is None:
         tell("choosing the thresholds to test")
-        plan = plan_certification(run, goal)
+        with Store.open(run.folder / RUN_FILE) as audit:
+            attempt, attempts = _attempt(audit, _name(run, goal))
+            plan = plan_certification(run, goal, attempt)
+            if plan.chance < _IN_VAIN:
+                raise NotCertifiedError(
+                    f"by the {plan.choosing:,} items that choose, no threshold has a chance to pass on the "
+                    f"other {len(plan.items):,}; nothing was asked",
+                    remedy="audit more items, or lower {precision} or {confidence}",
+                    options={"precision": ..., "confidence": ...},
+                )
+            audit.set_note("attempts", attempts)
         store.set_note("plan", msgspec.to_builtins(plan))
     else:
         plan = msgspec.convert(noted, CertifyPlan)
-    if plan.chance < _IN_VAIN:
-        raise NotCertifiedError(
-            f"by the {plan.choosing:,} items that choose, no threshold has a chance to pass on the other "
-            f"{len(plan.items):,}; nothing was asked",
-            remedy="audit more items, or lower {precision} or {confidence}",
-            options={"precision": ..., "confidence": ...},
-        )
     if plan.why:
         tell(plan.why)
     tell(f"testing {listed([f'{side.first:.4f}' for side in plan.sides])}, and on from there")
@@ -222,6 +274,7 @@ class _Certification:
             accept=accept,
             reject=reject,
             level=self.goal.confidence,
+            attempt=self.plan.attempt,
             candidates=sum(len(state.tests) for state in states),
             items=len(self.plan.items),
             queries=self.store.usage().served,
@@ -273,7 +326,8 @@ class _Certification:
         if state is None:
             return self._stopped(stopped or Stopped("the queries ended"))
         test, name = state.tests[0], "precision" if state.side.name == "accept" else "negative_precision"
-        options, needed = {name: ...}, items_needed(test)
+        options, following = {name: ...}, level_of_attempt(self.goal.confidence, self.plan.attempt + 1)
+        needed = items_needed(replace(test, level=1 - (1 - following) / len(states)))
         if needed is None:
             remedy = f"the share itself is not above what is wanted: lower {{{name}}}"
         else:
@@ -282,7 +336,8 @@ class _Certification:
                 f"an audit of about {total} items would probably do; or lower {{{name}}} or {{confidence}}"
             )
             options["confidence"] = ...
-        return NotCertifiedError(_seen(state, alone=len(states) == 1), remedy=remedy, options=options)
+        seen = _seen(state, self.plan.attempt, alone=len(states) == 1)
+        return NotCertifiedError(seen, remedy=remedy, options=options)
 
     def _stopped(self, stopped: Stopped) -> NotCertifiedError:
         return NotCertifiedError(
@@ -309,7 +364,7 @@ def _certified(state: SideState) -> CertifiedSide | None:
     )
 
 
-def _seen(state: SideState, *, alone: bool) -> str:
+def _seen(state: SideState, attempt: int, *, alone: bool) -> str:
     test = state.tests[0]
     decisions, beyond = ("positive", "from") if state.side.name == "accept" else ("negative", "below")
     share = f" ({test.right / test.decided:.1%})" if test.decided else ""
@@ -317,9 +372,9 @@ def _seen(state: SideState, *, alone: bool) -> str:
     which = "no threshold" if alone else f"no threshold for {decisions} decisions"
     return (
         f"{which} passes: of {test.items:,} items, {test.decided:,} are decided {decisions} {beyond} "
-        f"{test.threshold:.4f}, the likeliest one to pass, and {test.right:,} of them rightly{share}"
-        f"{unknown}. That makes a precision of {test.bound:.4f} at least, {level_percent(test.level)} sure, "
-        f"and {test.wanted:g} is wanted"
+        f"{test.threshold:.4f}, the most precise one to be expected, and {test.right:,} of them rightly"
+        f"{share}{unknown}. That makes a precision of {test.bound:.4f} at least, {level_percent(test.level)} "
+        f"sure as attempt {attempt} on this run has to be, and {test.wanted:g} is wanted"
     )
 
 

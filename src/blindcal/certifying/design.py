@@ -22,6 +22,7 @@ from blindcal.estimate.certification import (
     Side,
     SideName,
     choose_candidates,
+    level_of_attempt,
     split_items,
 )
 from blindcal.estimate.latent.model import working_table
@@ -61,6 +62,12 @@ class CertifyGoal:
         both: dict[SideName, float | None] = {"accept": self.precision, "reject": self.negative_precision}
         return {name: value for name, value in both.items() if value is not None}
 
+    def serves(self, other: CertifyGoal) -> bool:
+        """Whether a rule certified for this goal keeps what another one promises."""
+        wanted = self.wanted
+        as_high = all(wanted.get(name, 0) >= value for name, value in other.wanted.items())
+        return as_high and len(wanted) == len(other.wanted) and self.confidence >= other.confidence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifyPlan:
@@ -69,6 +76,7 @@ class CertifyPlan:
     choosing: int  # number of other items, which chose the candidates
     items: tuple[int, ...]
     sides: tuple[Side, ...]
+    attempt: int  # number of this certification of the run, from 1 on
     reuse: Reuse  # answers that may decide at other thresholds than their own
     why: str  # why not all of them may; empty if all may
     first_queries: int = 0  # to test the first candidates
@@ -85,10 +93,11 @@ class CertifyPlan:
         return min(side.chance for side in self.sides)
 
 
-def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
+def plan_certification(run: Run, goal: CertifyGoal, attempt: int = 1) -> CertifyPlan:
     """Choose the items and the candidates, always the same ones, without asking anything.
 
-    Raises `NotIdentifiedError` if the run cannot be certified.
+    All attempts to certify the run hold together at the confidence of the goal. Raises `NotIdentifiedError`
+    if the run cannot be certified.
     """
     check_certifiable(run)
     choosing, certifying = split_items(np.unique(run.answered.items), run.groups, _SEED)
@@ -103,8 +112,8 @@ def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
         choosing.size,
         certifying.size,
         goal.wanted,
-        goal.confidence,
-        max_shift=run.max_shift,
+        level_of_attempt(goal.confidence, attempt),
+        run.answered.shifts[run.answered.temperatures == 0],
     )
     reuse: Reuse = "all"
     why, again = "", "each item is asked at each threshold itself, as it will be when the rule is used"
@@ -113,7 +122,9 @@ def plan_certification(run: Run, goal: CertifyGoal) -> CertifyPlan:
     elif KnownRange.of(run.labels.size, run.answered).contradictory.any():
         reuse, why = "none", f"some answers of the run contradict each other, so {again}"
     items = tuple(certifying.tolist())
-    plan = CertifyPlan(choosing=choosing.size, items=items, sides=sides, reuse=reuse, why=why)
+    plan = CertifyPlan(
+        choosing=choosing.size, items=items, sides=sides, attempt=attempt, reuse=reuse, why=why
+    )
     design = CertifyDesign.of(run, plan)
     first = design.next_round(AnswerTable.empty())
     queries = 0 if first is None else len(first), design.most_queries(reuse)

@@ -9,8 +9,8 @@ import click
 
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.prepared import AskedSettings
-from blindcal.certifying.certify import EXPIRES, FOLDER, certify
-from blindcal.certifying.design import CertifyGoal, CertifyPlan, check_certifiable, plan_certification
+from blindcal.certifying.certify import EXPIRES, FOLDER, certify, planned_certification
+from blindcal.certifying.design import CertifyGoal, CertifyPlan, check_certifiable
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_error, print_field, print_warning
 from blindcal.errors import NotCertifiedError, UnfitError
@@ -76,8 +76,8 @@ def command(
     how the confidence is distributed. It holds for new items of the same kind, decided by the same endpoint.
 
     The queries are kept in a folder in RUN: if the command is interrupted, the same command continues it and
-    asks nothing twice. Certify one goal once: to try goal after goal until one passes promises less than
-    --confidence says.
+    asks nothing twice. Attempts on one run are counted, and each is tested more strictly than the one before,
+    so that --confidence holds for all of them, even if the audit grows in between.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def command(
     if dry_run:
         prices = options.prices(given_prices, settings, quiet=quiet)
         goal = CertifyGoal(precision, negative_precision, confidence)
-        _print_plan(finished, plan_certification(finished, goal), prices, as_json)
+        _print_plan(finished, planned_certification(finished, goal), prices, as_json)
         return
     if not finished.result.complete:
         print_warning(f"the audit is not finished ({printable(str(finished.result.stopped), 200)})")
@@ -144,6 +144,7 @@ def _print(made: Certificate, path: Path) -> None:
         print_field("abstain", f"between: {rest:.1%} of the items")
     both = "both hold together" if made.reject is not None else "it holds"
     print_field("certified", f"{both} with {level_percent(made.level)} confidence for new items of this kind")
+    print_field("attempt", _attempt_text(made.attempt, made.accept.level))
     print_field(
         "tested",
         f"{made.candidates:,} thresholds on {made.items:,} items, {made.queries:,} new queries, "
@@ -151,6 +152,10 @@ def _print(made: Certificate, path: Path) -> None:
     )
     print_field("expires", f"{made.expires}, {(made.expires - made.made).days} days after {made.made}")
     print_field("file", printable(str(path), 400))
+
+
+def _attempt_text(attempt: int, level: float) -> str:
+    return f"{attempt} on this run: each threshold is tested at {level_percent(level)}"
 
 
 def _side_text(side: CertifiedSide, decisions: str) -> str:
@@ -166,11 +171,13 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
     used = Usage(queries=most, attempts=most, prompt_tokens=tokens, completion_tokens=most)
     cost = None if prices is None else prices.cost(used)
     if as_json:
-        shown = {"choosing": plan.choosing, "certifying": len(plan.items), "chance": plan.chance}
-        shown |= {"first_queries": first, "most_queries": most, "prompt_tokens": tokens}
+        shown: dict[str, Any] = {"attempt": plan.attempt, "choosing": plan.choosing}
+        shown |= {"certifying": len(plan.items), "chance": plan.chance, "first_queries": first}
+        shown |= {"most_queries": most, "prompt_tokens": tokens}
         click.echo(json_line(shown | {"most_cost": cost, "reuse": plan.reuse}))
         return
     print_field("items", f"{plan.choosing:,} choose the thresholds, {len(plan.items):,} certify")
+    print_field("attempt", _attempt_text(plan.attempt, plan.sides[0].level))
     for side in plan.sides:
         print_field(
             side.name,

@@ -31,7 +31,8 @@ CHOOSING = 0.25
 """Share of the items that choose the candidates; slightly better than 0.15 or 0.35 (bench/certified.py)."""
 #: Chances of passing, by the fit, of the candidates after the first.
 _CHANCES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
-_AS_GOOD = 0.01  # a chance lower by this share is as good, if the threshold keeps more
+_AS_GOOD = 0.01  # a chance, or a bound's distance to 1, that is worse by this share is as good
+_FAVOURABLE = 0.35  # quantile of the errors in a bound; certifies more than a half (bench/certified.py)
 _INFORMED = 0.25  # information in one answer, relative to an item's label and confidence
 _QUANTILES = (np.arange(5) + 0.5) / 5
 _NODES, _PARTS = (-np.sqrt(3), 0.0, np.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)  # of a normal variable
@@ -184,25 +185,62 @@ def split_items(
     return asked[choosing], np.sort(rest)
 
 
-def chances(
-    table: FloatArray, items: int, name: SideName, wanted: float, level: float, weight: float
-) -> FloatArray:
-    """Chance that each threshold passes on ``items`` items, if ``weight`` items inform the error rate."""
-    wrong, right = (shares[1:] for shares in decided_positive(table))
-    if name == "reject":
-        positive = float(prevalence(table))
-        wrong, right = positive - right, 1 - positive - wrong
-    wrong, right = np.clip(wrong, 0, 1), np.clip(right, 0, 1)
-    rate = np.clip(right + wrong, 1e-12, 1.0)
-    shares = betaincinv(weight * wrong + 0.5, weight * right + 0.5, _QUANTILES[:, None])
-    spread = np.sqrt(items * rate * (1 - rate))
-    most, chance = most_wrong(np.arange(items + 1), wanted, level), np.zeros(rate.size)
-    for node, part in zip(_NODES, _PARTS, strict=True):
-        decided = np.clip(np.rint(items * rate + node * spread), 0, items).astype(np.int64)
-        allowed = most[decided]
-        passes = bdtr(np.maximum(allowed, 0.0), np.maximum(decided, 1), shares).mean(axis=0)
-        chance += part * np.where(allowed >= 0, passes, 0.0)
-    return chance
+def level_of_attempt(level: float, attempt: int) -> float:
+    """Level of one of many certifications of a growing run, from 1 on, which hold together at ``level``.
+
+    Each spends two thirds of the error that those before it have left.
+    """
+    return 1 - 2 * (1 - level) * 3.0**-attempt
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What tests on ``items`` items may show at each threshold, if ``weight`` items inform the error rate."""
+
+    wrong: FloatArray
+    right: FloatArray
+    items: int
+    weight: float
+
+    @classmethod
+    def of(cls, table: FloatArray, name: SideName, items: int, weight: float) -> Forecast:
+        wrong, right = (shares[1:] for shares in decided_positive(table))
+        if name == "reject":
+            positive = float(prevalence(table))
+            wrong, right = positive - right, 1 - positive - wrong
+        return cls(np.clip(wrong, 0, 1), np.clip(right, 0, 1), items, weight)
+
+    @property
+    def _rate(self) -> FloatArray:
+        return np.clip(self.right + self.wrong, 1e-12, 1.0)
+
+    @property
+    def _counts(self) -> tuple[FloatArray, FloatArray]:
+        """Numbers of wrong and right decisions that inform the error rate."""
+        return self.weight * self.wrong + 0.5, self.weight * self.right + 0.5
+
+    def bounds(self, level: float) -> FloatArray:
+        """Lower bounds of the precision that tests exceed with a chance of 35%."""
+        wrong, right = self._counts
+        decided = self.items * self._rate
+        share = decided / (wrong + right + 1 + decided)  # of the variance of an error rate that is uncertain
+        errors = betaincinv(share * wrong, share * right, _FAVOURABLE)
+        return np.asarray(
+            betaincinv(np.maximum(decided * (1 - errors), 1e-9), decided * errors + 1, 1 - level)
+        )
+
+    def chances(self, wanted: float, level: float) -> FloatArray:
+        """Chances to pass."""
+        rate, chance = self._rate, np.zeros(self.wrong.size)
+        errors = betaincinv(*self._counts, _QUANTILES[:, None])
+        spread = np.sqrt(self.items * rate * (1 - rate))
+        most = most_wrong(np.arange(self.items + 1), wanted, level)
+        for node, part in zip(_NODES, _PARTS, strict=True):
+            decided = np.clip(np.rint(self.items * rate + node * spread), 0, self.items).astype(np.int64)
+            allowed = most[decided]
+            passes = bdtr(np.maximum(allowed, 0.0), np.maximum(decided, 1), errors).mean(axis=0)
+            chance += part * np.where(allowed >= 0, passes, 0.0)
+        return chance
 
 
 def choose_candidates(
@@ -211,47 +249,77 @@ def choose_candidates(
     items: int,
     wanted: Mapping[SideName, float],
     level: float,
-    *,
-    max_shift: float = np.inf,
+    shifts: FloatArray,
 ) -> tuple[Side, ...]:
     """Choose the candidates of each side from the joint table of ``choosing`` items.
 
-    The first is the threshold most likely to pass a test on ``items`` items; the next keep ever more items at
-    lower chances. Two sides have half of 1 - level each, and a middle that neither crosses keeps them apart.
+    All lie between the lowest and the highest of the ``shifts`` that were asked. The first has the highest
+    bound to be expected, whatever the goal, so that a run that passes for one goal passes for all lower ones.
+    The next keep ever more items at ever lower chances to pass. Two sides have half of 1 - level each, and a
+    middle that neither crosses.
     """
     own = 1 - (1 - level) / len(wanted)
-    usable = np.abs(GRID_SHIFTS) <= max_shift
-    chance = {
-        name: np.where(usable, chances(table, items, name, goal, own, _INFORMED * choosing), -1.0)
-        for name, goal in wanted.items()
-    }
-    within = dict.fromkeys(wanted, usable)
-    if len(chance) == 2:
-        best_from = np.maximum.accumulate(chance["accept"][::-1])[::-1]
-        best_to = np.maximum.accumulate(chance["reject"])
-        both = np.minimum(best_from, best_to)
-        middle = int(np.median(np.flatnonzero(both >= (1 - _AS_GOOD) * both.max())))
-        places = np.arange(GRID_SHIFTS.size)
-        within = {"accept": usable & (places >= middle), "reject": usable & (places <= middle)}
-    return tuple(
-        _side(name, goal, own, np.where(within[name], chance[name], -1.0)) for name, goal in wanted.items()
-    )
+    places = np.flatnonzero((shifts.min() <= GRID_SHIFTS) & (shifts.max() >= GRID_SHIFTS))
+    if not places.size:
+        places = np.array([np.argmin(np.abs(GRID_SHIFTS - shifts.min()))])
+    forecasts = {name: Forecast.of(table, name, items, _INFORMED * choosing) for name in wanted}
+    bounds = {name: forecast.bounds(own)[places] for name, forecast in forecasts.items()}
+    chances = {name: forecasts[name].chances(goal, own)[places] for name, goal in wanted.items()}
+    # from the threshold that keeps most to the one that keeps least
+    all_ = np.arange(places.size)
+    orders: dict[SideName, IntArray] = {"accept": all_, "reject": all_[::-1]}
+    if len(wanted) == 2:
+        total = _best_from(bounds["accept"]) + _best_to(bounds["reject"])
+        orders = _apart(orders, _middle(total >= total.max() - 1e-9))
+    first = {}
+    for name in wanted:
+        loss = 1 - bounds[name][orders[name]]
+        first[name] = int(orders[name][np.argmax(loss <= (1 + _AS_GOOD) * loss.min())])
+    if len(wanted) == 2:
+        both = np.minimum(_best_from(chances["accept"]), _best_to(chances["reject"]))
+        both = both[first["reject"] : first["accept"] + 1]
+        orders = _apart(orders, first["reject"] + _middle(both >= (1 - _AS_GOOD) * both.max()))
+    sides = []
+    for name, goal in wanted.items():
+        order = orders[name][: 1 + int(np.argmax(orders[name] == first[name]))]
+        sides.append(_side(name, goal, own, GRID_SHIFTS[places[order]], chances[name][order]))
+    return tuple(sides)
 
 
-def _side(name: SideName, wanted: float, level: float, chance: FloatArray) -> Side:
-    order = np.arange(chance.size) if name == "accept" else np.arange(chance.size)[::-1]
-    along = chance[order]  # from the threshold that keeps most to the one that keeps least
-    first = int(np.argmax(along >= (1 - _AS_GOOD) * along.max()))
-    places = [first]
+def _apart(orders: Mapping[SideName, IntArray], middle: int) -> dict[SideName, IntArray]:
+    accept, reject = orders["accept"], orders["reject"]
+    return {"accept": accept[accept >= middle], "reject": reject[reject <= middle]}
+
+
+def _best_from(values: FloatArray) -> FloatArray:
+    return np.asarray(np.maximum.accumulate(values[::-1])[::-1])
+
+
+def _best_to(values: FloatArray) -> FloatArray:
+    return np.asarray(np.maximum.accumulate(values))
+
+
+def _middle(chosen: BoolArray) -> int:
+    return int(np.median(np.flatnonzero(chosen)))
+
+
+def _side(name: SideName, wanted: float, level: float, shifts: FloatArray, chance: FloatArray) -> Side:
+    """The side whose first candidate is the last of ``shifts``; the first of these keeps most."""
+    places = [chance.size - 1]
     for step in _CHANCES:
         # the threshold that keeps most, before the places so far, from which on the chance stays this high
-        enough = along[: places[-1]] >= step
+        enough = chance[: places[-1]] >= step
         place = enough.size - int(np.argmin(np.append(enough[::-1], False)))
         if place < places[-1]:
             places.append(place)
-    shifts = np.round(GRID_SHIFTS[order[places]], SHIFT_DIGITS)
-    chance_of_first = float(along[first])
-    return Side(name=name, wanted=wanted, level=level, shifts=tuple(shifts.tolist()), chance=chance_of_first)
+    candidates = np.round(shifts[places], SHIFT_DIGITS)
+    return Side(
+        name=name,
+        wanted=wanted,
+        level=level,
+        shifts=tuple(candidates.tolist()),
+        chance=float(chance[-1]),
+    )
 
 
 def items_needed(test: CandidateTest, power: float = 0.8) -> int | None:

@@ -75,8 +75,10 @@ class Certificate:
     An item is accepted (decided positive) if f is at least ``accept.threshold``, and rejected (decided
     negative) if f is below ``reject.threshold``; in between, the rule abstains. Without ``reject``, every
     other item is rejected, without a promise. Both bounds hold together with confidence ``level``, up to and
-    including the day ``expires``. ``candidates`` counts the thresholds tried, and ``reused`` the answers
-    taken from the run. ``controls`` are the control answers that decisions are compared with.
+    including the day ``expires``. So do those of all attempts to certify the run, of which this is number
+    ``attempt``; each side is tested at a higher level. ``candidates`` counts the thresholds tried, and
+    ``reused`` the answers taken from the run. ``controls`` are the control answers that those of decisions
+    are compared with.
     """
 
     format: int = FORMAT
@@ -84,6 +86,7 @@ class Certificate:
     accept: CertifiedSide
     reject: CertifiedSide | None
     level: float
+    attempt: int
     candidates: int
     items: int
     queries: int

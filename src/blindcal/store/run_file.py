@@ -26,6 +26,7 @@ Note: TypeAlias = Literal[
     "control_every",  # the distance between two control queries
     "seconds",  # the time that asking took
     "noise",  # the noise of the answers of a concluded run
+    "attempts",  # the certifications of a run, in the order in which they began
     "plan",  # the candidates of a certification
     "made",  # the thresholds of a certificate, and its day
     "reuse",  # which answers of the audit a certification may use
