@@ -47,7 +47,6 @@ def served(source: Source, shared: Path) -> Iterator[bc.Settings]:
             data_dir=str(shared / "data"),
             positive_ids=(source.targets.positive[0].id,),
             negative_ids=(source.targets.negative[0].id,),
-            send_seed=True,
             by_field="subject" if source.data == "mmlu" else None,
         )
 

@@ -65,8 +65,9 @@ class Behaviour(replay.Behaviour):
     entries in ``logit_bias``, those after the first ones, or those with the ``lowest`` values, are ignored,
     or the request is rejected. ``crowd_jitter`` is noise on the logits while other requests are in flight.
     ``outside`` is the share of answers that are no answer token, and ``flipped`` the share that are replaced
-    by the next answer. A ``cached`` service repeats its first answer to a prompt, and one with
-    ``cached_requests`` its first reply to the same request.
+    by the next answer. Of the replies, the share ``cached`` repeats the first answer to the prompt, and the
+    share ``cached_requests`` the first reply to the same request. ``draws`` come from the request's seed, if
+    it has one, and are fresh otherwise or with the server's ``one seed``; or from a seed ``by prompt`` alone.
 
     A ``fixed`` temperature is 1 for every request; if it is ``ignored``, every answer is greedy. ``min_p``
     and ``top_p`` cut sampled answers ``cut`` the temperature is applied, unless a request sets them and
@@ -84,8 +85,8 @@ class Behaviour(replay.Behaviour):
 
     A random ``fault_share`` of the requests meets the ``fault`` or, if ``fault_first`` is set, exactly the
     first ones. A random share ``bias_ignored`` of the requests goes to a machine that ignores the bias.
-    ``drift`` is added to all log-odds. From request number ``later_from`` on, the service behaves as
-    ``later`` says.
+    ``drift`` is added to all log-odds, little by little over ``drift_over`` requests. From request number
+    ``later_from`` on, the service behaves as ``later`` says.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
@@ -97,8 +98,9 @@ class Behaviour(replay.Behaviour):
     crowd_jitter: float = 0.0
     outside: float = 0.0
     flipped: float = 0.0
-    cached: bool = False
-    cached_requests: bool = False
+    cached: float = 0.0
+    cached_requests: float = 0.0
+    draws: Literal["fresh", "one seed", "by prompt"] = "fresh"
     temperature: Literal["honoured", "ignored", "rejected", "fixed"] = "honoured"
     min_p: float = 0.0
     top_p: float = 1.0
@@ -122,6 +124,7 @@ class Behaviour(replay.Behaviour):
     tokenize: Literal["llama.cpp", "vllm", "none"] = "llama.cpp"
     bias_ignored: float = 0.0
     drift: float = 0.0
+    drift_over: int = 0
     fingerprint: str | None = None
     later: Behaviour | None = None
     later_from: int = 0
@@ -137,7 +140,7 @@ class Server(replay.Server):
     ) -> None:
         super().__init__(recording, items, behaviour or Behaviour(), **more)
         self._listener = _Listener(self._handle)
-        self._in_flight = 0
+        self._in_flight = self._began = 0
         self._cache: dict[str, Answer] = {}
         self._replies: dict[bytes, list[Answer]] = {}
 
@@ -155,7 +158,7 @@ class Server(replay.Server):
 
     def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
         if self.behaviour.later is not None and self.requests + 1 >= self.behaviour.later_from:
-            self.behaviour = self.behaviour.later
+            self.behaviour, self._began = self.behaviour.later, self.requests
         self._in_flight += 1
         response = super()._complete(body, chat=chat)
         asyncio.get_running_loop().call_later(response.delay, self._left)
@@ -210,20 +213,29 @@ class Server(replay.Server):
             temperature = 1.0
         if how.temperature == "ignored":
             temperature = 0.0
-        n = asked.n if how.n == "honoured" else 1
-        answers = super()._answers(row, msgspec.structs.replace(asked, n=n, temperature=temperature), body)
+        n, seed = asked.n if how.n == "honoured" else 1, asked.seed
+        if how.draws == "by prompt":
+            seed = zlib.crc32(asked.text.encode(), how.seed)
+        elif how.draws == "one seed" and seed is None:
+            seed = how.seed
+        drawn = msgspec.structs.replace(asked, n=n, seed=seed, temperature=temperature)
+        answers = super()._answers(row, drawn, body)
         if how.n == "identical":
             answers *= asked.n
-        if how.cached:
-            answers = [self._cache.setdefault(asked.text, answers[0])] * len(answers)
-        return self._replies.setdefault(body, answers) if how.cached_requests else answers
+        first, same = self._cache.setdefault(asked.text, answers[0]), self._replies.setdefault(body, answers)
+        if how.cached and self._chance(body).random() < how.cached:
+            answers = [first] * len(answers)
+        if how.cached_requests and self._chance(body).random() < how.cached_requests:
+            answers = same
+        return answers
 
     def _candidates(self, row: int, asked: CompletionRequest, body: bytes) -> Candidates:
         how, sent = self.behaviour, json.loads(body)
         asked = msgspec.structs.replace(asked, logit_bias=self._bias(asked, body))
         known = super()._candidates(row, asked, body)
         logits, rest, other = np.array(known.logits), known.rest, known.other
-        logits[0] += how.drift  # recordings list the positive answer first
+        drifted = min(1.0, (self.requests - self._began) / how.drift_over) if how.drift_over else 1.0
+        logits[0] += how.drift * drifted  # recordings list the positive answer first
         penalty = sent.get("repeat_penalty", sent.get("repetition_penalty"))
         if penalty is None or how.penalty_fields == "ignored":
             penalty = how.repetition_penalty

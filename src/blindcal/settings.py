@@ -97,12 +97,7 @@ class DesignSettings:
         FromOne | None,
         "Stratified random sample of N items; a run can be continued with a larger N. By default all items.",
     ] = None
-    seed: Annotated[FromZero, "Random seed of the design."] = 0
-    send_seed: Annotated[
-        bool,
-        "Whether a seed is sent with each sampled query, so that an endpoint that honours it repeats its "
-        "answers.",
-    ] = False
+    seed: Annotated[FromZero, "Random seed of the design and of drawn answers."] = 0
     offset: Annotated[Bias, "Bias added to both answers, so that the model says nothing else."] = 50.0
     limit: Annotated[Bias, "Largest bias that the service accepts."] = 100.0
 

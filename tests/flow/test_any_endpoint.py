@@ -46,11 +46,13 @@ CHOSEN: dict[str, tuple[Behaviour, str]] = {
     "n identical": (replace(NEITHER, n="identical"), "repeated"),
     "penalty unless told otherwise": (Behaviour(repetition_penalty=1.1), "latent"),
     "always a penalty": (Behaviour(repetition_penalty=1.1, penalty_fields="ignored"), "temperature"),
+    "one seed unless told otherwise": (Behaviour(bias="rejected", draws="one seed"), "temperature"),
+    "same requests cached": (replace(NEITHER, cached_requests=1.0), "repeated"),
     "token ids unknown": (Behaviour(tokenize="none"), "temperature"),
 }
 REFUSED: dict[str, Behaviour] = {
-    "replies cached by prompt": Behaviour(cached=True),
-    "replies cached": replace(NEITHER, cached_requests=True),
+    "replies cached by prompt": Behaviour(cached=1.0),
+    "a seed by prompt": Behaviour(bias="rejected", draws="by prompt"),
     "bias and temperature ignored": Behaviour(bias="ignored", temperature="ignored"),
 }
 
@@ -144,7 +146,7 @@ def test_answers_are_repeated_as_the_endpoint_is_configured(tmp_path: Path) -> N
 
 def test_a_confidence_in_words_needs_no_temperature(tmp_path: Path) -> None:
     """Where only a stated confidence is left and temperature is refused, none is sent."""
-    result = audited(tmp_path, replace(NEITHER, cached_requests=True), "Yes, I am 80% sure.")
+    result = audited(tmp_path, replace(NEITHER, cached=1.0), "Yes, I am 80% sure.")
     assert (result.method, result.counts.invalid) == ("verbalized", 0)
 
 

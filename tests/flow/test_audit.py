@@ -124,16 +124,31 @@ def test_an_audit_finds_and_writes_everything(
     assert server.requests == asked
 
 
-@pytest.mark.parametrize("temperature", ["honoured", "ignored"])
+@pytest.mark.parametrize(
+    ("behaviour", "method", "unverified"),
+    [
+        ({}, "blind", None),
+        ({"temperature": "ignored"}, "blind", "the scale of logit_bias"),
+        ({"bias": "rejected"}, "temperature", "the scale of temperature"),
+        ({}, "temperature", None),
+    ],
+)
 def test_an_unverified_scale_is_in_the_headline(
-    items: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], temperature: str
+    behaviour: dict[str, Any],
+    method: str,
+    unverified: str | None,
+    items: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where nothing shows by which factor the bias acts, console and page say so; else they do not."""
-    with serving(items, temperature=temperature) as server:
-        found = audit(items, settings(server), out=tmp_path / "run")
+    """Where nothing shows by which factor bias or temperature act, console and page say so."""
+    with serving(items, **behaviour) as server:
+        found = audit(items, settings(server, method=method, resamples=20), out=tmp_path / "run")
+    assert found.unverified == unverified
     print_result(found, tmp_path / "run")
     for shown in (capsys.readouterr().out, (tmp_path / "run" / "report.html").read_text()):
-        assert ("the scale of logit_bias" in shown) == (temperature == "ignored")
+        assert ("the scale of" in shown) == (unverified is not None)
+        assert unverified is None or unverified in shown
 
 
 def test_an_ignored_bias_is_refused_unless_forced(items: Path, tmp_path: Path) -> None:

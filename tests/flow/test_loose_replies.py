@@ -48,9 +48,7 @@ def audited(items: Path, alter: Callable[[bytes, bytes], bytes], **how: Any) -> 
     server = Altered(known, list(loaded))
     server.alter = alter
     with running(server):
-        settings = Settings(
-            model="replay", base_url=server.base_url, resamples=20, method="blind", bins=3, send_seed=True
-        )
+        settings = Settings(model="replay", base_url=server.base_url, resamples=20, method="blind", bins=3)
         return audit(items, settings, out=items.with_name("run"), **how)
 
 

@@ -103,7 +103,7 @@ def items(tmp_path: Path) -> Path:
 
 
 def serving(path: Path) -> Any:
-    return replaying(path, population(len(path.read_text().splitlines()))[1], logprobs=True)
+    return replaying(path, population(len(path.read_text().splitlines()))[1], logprobs=True, n="ignored")
 
 
 @pytest.mark.parametrize("method", SIMULABLE)
@@ -116,7 +116,7 @@ def test_an_audit_by_every_method_finds_what_a_simulation_finds(
     with serving(items) as server:
         settings = Settings(
             model="replay", base_url=server.base_url, method=method, queries=queries, by_field="topic",
-            resamples=50, send_seed=True,
+            resamples=50,
         )  # fmt: skip
         one = audit(items, settings, out=tmp_path / "run")
     usual = METHODS[method].queries

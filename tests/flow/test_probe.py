@@ -157,6 +157,8 @@ RIGHT, HEAT, INSIDE = "acts by the right amount", "temperature honoured", "answe
         ({"temperature": "fixed"}, "not auditable", "at T = 0", "one flip", "bad"),
         ({"temperature": "fixed", "bias": "ignored"}, "not auditable", "temperature", HEAT, "bad|unknown"),
         ({"temperature": "ignored", "bias_scale": 0.5}, "thresholds", "", RIGHT, "unknown"),
+        ({"draws": "by prompt"}, "thresholds", "", HEAT, "caution: no: draws are not independent"),
+        ({"draws": "by prompt", "bias": "rejected"}, "not auditable", "independent", HEAT, "bad"),
         ({"outside": 0.05}, "thresholds", "", INSIDE, "caution"),
         ({"outside": 0.4}, "not auditable", "prompt", INSIDE, "bad"),
         ({"fault": "html"}, "not auditable", "web page", "answers at all", "bad"),

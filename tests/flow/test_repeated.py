@@ -295,8 +295,8 @@ def test_the_queries_of_a_request_are_equal_and_follow_each_other(at_once: int) 
 
 
 def test_alike_answers_of_a_request_are_no_change() -> None:
-    """Answers about an item resemble each other: counted singly, they would look like a change too often."""
-    accused, singly = 0, 0
+    """Answers about an item resemble each other, which does not look like a change."""
+    accused = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
         p = expit(4 * rng.standard_normal(300))
@@ -304,12 +304,10 @@ def test_alike_answers_of_a_request_are_no_change() -> None:
         answers = (rng.random(which.size) < p[which]).astype(np.int64)
         table = AnswerTable(which, np.zeros(which.size), np.ones(which.size), answers)
         labels = (rng.random(300) < 0.5).astype(np.int64)
-        together, apart = drift_test(labels, [table], [which]), drift_test(labels, [table])
-        assert together is not None
-        assert apart is not None
-        accused, singly = accused + (together.pvalue < 0.05), singly + (apart.pvalue < 0.05)
+        found = drift_test(labels, [table], [which])
+        assert found is not None
+        accused += found.pvalue < 0.05
     assert accused <= 10 + 3 * np.sqrt(200 * 0.05 * 0.95)
-    assert singly > 50
 
 
 def test_choices_that_cannot_be_used_are_left_out() -> None:

@@ -71,7 +71,6 @@ def test_over_http_and_from_a_file_it_is_the_same_estimate(tmp_path: Path) -> No
                 method=method,
                 queries=3.0,
                 resamples=20,
-                send_seed=True,
             )
             result = audit(items, settings, out=tmp_path / method)
             (cell,) = TableRun(source=known, method=method, budgets=(3,), seed=0).measure()

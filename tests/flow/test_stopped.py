@@ -49,7 +49,7 @@ def server(items: Path) -> Iterator[Server]:
 def audited(
     items: Path, server: Server, out: Path, limits: Limits | None = None, **more: Any
 ) -> bc.AuditResult:
-    settings = settings_of(server, resamples=60, by_field="topic", send_seed=True, **more)
+    settings = settings_of(server, resamples=60, by_field="topic", **more)
     return bc.audit(items, settings, out=out, limits=limits or Limits())
 
 

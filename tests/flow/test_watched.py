@@ -37,7 +37,7 @@ def items(tmp_path: Path) -> Path:
 def audited(items: Path, out: Path, behaviour: dict[str, Any], **more: Any) -> AuditResult:
     force, limits = more.pop("force", False), more.pop("limits", None)
     with replaying(items, truth(), **behaviour) as server:
-        settings = settings_of(server, **{"method": "blind", "bins": 4, "send_seed": True, **more})
+        settings = settings_of(server, **{"method": "blind", "bins": 4, **more})
         return audit(items, settings, out=out, force=force, limits=limits)
 
 
@@ -54,10 +54,10 @@ def test_an_honest_endpoint_gets_no_word(items: Path, tmp_path: Path) -> None:
     assert not steady.warnings
     assert not steady.notes
     controls = steady.controls
-    assert controls.forced + controls.repeated == ASKED // control_spacing(N) + 1
+    assert result.spend.control_queries == ASKED // control_spacing(N) + 1
     assert (controls.failed, controls.disagreed) == (0, 0)
     assert steady.flip_rate.value == 0
-    assert result.spend.control_queries == controls.forced + controls.repeated
+    assert min(controls.forced, controls.repeated) >= result.spend.control_queries // 3
     assert result.spend.queries - result.spend.probe_queries - result.spend.control_queries == ASKED
     (served,) = steady.served
     assert (served.model, served.fingerprint, served.answers) == ("replay", "fp_1", ASKED)
@@ -107,6 +107,26 @@ def test_a_change_of_the_answers_is_noticed(items: Path, tmp_path: Path) -> None
     assert result.steadiness.drift is not None
     assert any("answers changed during the run" in text for text in result.warnings)
     assert abs(result.steadiness.drift.at - ASKED / 2) < 100
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "method", "said", "moved"),
+    [
+        (later(PROBE, drift=2.0, drift_over=ASKED), "blind", "during the run", 1),
+        (later(PROBE, drift=-2.0, drift_over=ASKED), "blind", "during the run", -1),
+        (later(PROBE, drift=2.0, drift_over=3 * N), "temperature", "answers changed", 0),
+        ({"cached": 0.5}, "temperature", "draws are not independent", 0),
+    ],
+)
+def test_what_a_probe_cannot_see_is_noticed_in_the_run(
+    behaviour: dict[str, Any], method: str, said: str, moved: int, items: Path, tmp_path: Path
+) -> None:
+    """Log-odds that drift slowly, and a cache that answers half of the queries, end in a warning."""
+    behaviour = {"bias": "rejected", **behaviour} if method == "temperature" else behaviour
+    result = audited(items, tmp_path / "run", behaviour, method=method, resamples=20)
+    assert any(said in text for text in result.warnings)
+    assert result.steadiness is not None
+    assert result.steadiness.moved == moved
 
 
 def test_another_fingerprint_is_noticed(items: Path, tmp_path: Path) -> None:

@@ -6,19 +6,23 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from blindcal.estimate.drift import Drift, drift_test
+from blindcal.estimate.dependence import repeated_share
+from blindcal.estimate.drift import Drift, anchors_moved, drift_test
 from blindcal.estimate.noise import ControlCounts, estimate_noise
+from blindcal.methods import make_design
 from blindcal.records import INVALID, AnswerTable, IntArray
 
 
-def asked(n: int, seed: int, *, drift: float = 0.0, ignored: bool = False) -> tuple[IntArray, AnswerTable]:
-    """Labels, and threshold answers in the order of asking, of an endpoint that changes half-way."""
+def asked(
+    n: int, seed: int, *, drift: float = 0.0, ignored: bool = False, slowly: bool = False
+) -> tuple[IntArray, AnswerTable]:
+    """Labels, and threshold answers in the order of asking, of an endpoint that changes."""
     rng = np.random.default_rng(seed)
     s = 2.5 * rng.standard_normal(n)
     labels = (rng.random(n) < expit(0.8 * s)).astype(np.int64)
     shifts = -logit((rng.permutation(n) + 0.5) / n)
     late = np.arange(n) >= n // 2
-    answers = s + drift * late + shifts * ~(late & ignored) >= 0
+    answers = s + drift * (np.arange(n) / n if slowly else late) + shifts * ~(late & ignored) >= 0
     return labels, AnswerTable(np.arange(n), shifts, np.zeros(n), answers.astype(np.int64))
 
 
@@ -45,6 +49,44 @@ def test_a_change_is_found_and_placed() -> None:
             found = drift_of(3000, seed, **change)
             assert found.pvalue < 0.001
             assert abs(found.at - 1500) < 450
+
+
+def test_a_slow_change_is_found() -> None:
+    """All log-odds rise evenly by 2: always found at 3,000 answers."""
+    assert all(drift_of(3000, seed, drift=2.0, slowly=True).pvalue < 0.001 for seed in range(40))
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("move", [0.0, 2.0, -2.0])
+def test_anchors_move_with_the_log_odds(jitter: float, move: float) -> None:
+    """17 answers next to known flips show a drift of 2 and its direction; jitter alone hardly ever does."""
+    times, off = (np.arange(17) + 0.5) / 17, np.where(np.arange(17) % 2, 0.4, -0.4)
+    rng = np.random.default_rng(0)
+    noise = jitter * rng.standard_normal((400, 17))
+    moved = [anchors_moved(times, off, (off + move * times + row >= 0) * 1.0) for row in noise]
+    if move:
+        assert -np.sign(move) not in moved
+        assert moved.count(0) <= (0 if jitter == 0 else 100 if jitter < 1 else 400)
+    else:
+        assert moved.count(0) >= 397
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_cache_whatever_the_temperature_is_found(share: float) -> None:
+    """Half of the draws repeat the item's first answer: nearly always seen; no honest run is accused."""
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        design = make_design("temperature", np.arange(600) % 2, queries=3, seed=seed)
+        round_ = design.next_round(AnswerTable.empty())
+        assert round_ is not None
+        order = rng.permutation(len(round_))
+        item, heat = round_.items[order], round_.temperatures[order]
+        answers = (rng.random(item.size) < expit(2 * rng.standard_normal(600)[item] / heat)).astype(np.int64)
+        first = answers[np.unique(item, return_index=True)[1]][item]
+        answers = np.where(rng.random(item.size) < share, first, answers)
+        found.append(repeated_share([AnswerTable(item, np.zeros(item.size), heat, answers)]))
+    assert sum(each > 0 for each in found) >= 36 if share else not any(found)
 
 
 def test_rounds_are_tested_together_and_numbered_through() -> None:

@@ -12,6 +12,8 @@ query's number alone, so interruptions change nothing:
   two answers, each is raised in turn.
 - *repeated*: another query of the round, with a slightly smaller common bias, which changes nothing but
   avoids caches. If its two answers differ, they are noisy.
+- *anchor*: an item whose flip the probe knows, a little below or above its flip. A drift of all log-odds
+  changes these answers first.
 
 The run ends if too many forced answers are wrong, because the bias has stopped acting.
 """
@@ -96,17 +98,33 @@ def unknown_names(names: Iterable[ServedModel], known: Sequence[ServedModel]) ->
 CONFIRMATIONS, MOST_CONFIRMATIONS = 30, 90  # per wrong forced answer, and in total per query
 _OTHER_ITEM = 7919  # a prime: successive confirmations ask distant items
 _COOLER = 1.0  # subtracted from the common bias of a repeated query
+LEAST_MARGIN = 0.4  # distance of anchors from their flips, which the probe knows to about 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFlip:
+    """An item whose answer turns at the shift ``flip``, and how far from there it is asked."""
+
+    item: int
+    flip: float
+    margin: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The ``nth`` control query of query ``carrier``: ``forces`` an answer, or asks query ``again`` anew."""
+    """The ``nth`` control query of query ``carrier``.
+
+    It ``forces`` an answer, asks query ``again`` anew, or asks an anchor at the distance ``off`` from its
+    flip.
+    """
 
     carrier: int
     nth: int
     item: int
     forces: int | None = None
     again: int = -1
+    shift: float = 0.0
+    off: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +162,17 @@ def _as_answer(reply: StoredReply) -> ControlAnswer:
 class Controls:
     """The control queries of a run, one per ``every`` queries; with ``force`` they never end it."""
 
-    def __init__(self, job: Job, *, every: int | None, force: bool = False) -> None:
+    def __init__(
+        self, job: Job, *, every: int | None, force: bool = False, anchors: Sequence[KnownFlip] = ()
+    ) -> None:
         self._job, self._every, self._force = job, every, force
         self._answers = [] if every is None else stored_controls(job.store)
         self._by_carrier: dict[int, list[ControlAnswer]] = {}
         for answer in self._answers:
             self._by_carrier.setdefault(answer.control.carrier, []).append(answer)
-        self._can_force = job.max_shift >= IRRESISTIBLE
+        self._anchors = [one for one in anchors if abs(one.flip) + one.margin <= job.max_shift]
+        kinds = ("forced" if job.max_shift >= IRRESISTIBLE else "repeated", "repeated")
+        self._kinds = (*kinds, "anchor") if self._anchors else kinds
 
     def due(self, query: int) -> bool:
         """Whether a control query precedes this query."""
@@ -160,10 +182,15 @@ class Controls:
         """The next control query to ask before ``query``, if any, in a round numbered from ``first``."""
         if self._every is None or query % self._every:
             return None
-        carried, place, turn = self._by_carrier.get(query, []), query - first, query // self._every
+        carried, place = self._by_carrier.get(query, []), query - first
+        turn, kind = divmod(query // self._every, len(self._kinds))
         item = int(asked.items[place])
         nth, wrong = len(carried), sum(answer.wrong for answer in carried)
-        if not carried and (turn % 2 or not self._can_force):
+        if not carried and self._kinds[kind] == "anchor":
+            anchor = self._anchors[turn // 2 % len(self._anchors)]
+            off = anchor.margin if turn % 2 else -anchor.margin
+            return Control(carrier=query, nth=0, item=anchor.item, shift=anchor.flip + off, off=off)
+        if not carried and self._kinds[kind] == "repeated":
             other = (place + len(asked) // 2) % len(asked)
             if other == place or asked.temperatures[other] > 0:
                 return None
@@ -171,17 +198,19 @@ class Controls:
         if carried and not (wrong and nth <= min(CONFIRMATIONS * wrong, MOST_CONFIRMATIONS)):
             return None
         item = (item + nth * _OTHER_ITEM) % len(self._job.items)
-        turn = turn // 2 + nth
+        turn += nth
         forces = turn % self._job.items[item].choices if self._job.answers > 2 else (turn + 1) % 2
         return Control(carrier=query, nth=nth, item=item, forces=forces)
 
     def request(self, control: Control, asked: Round, first: int) -> Request:
         if control.forces is not None:
             return self._job.forced(control.item, control.forces)
-        question, place = self._job.question, control.again - first
+        question, messages = self._job.question, self._job.items[control.item].messages
+        if control.off:
+            return question.request(messages, control.shift, 0.0)
+        place, biases = control.again - first, asked.biases
         assert isinstance(question, TokenQuestion)
         cooler = replace(question, offset=question.offset - _COOLER)
-        messages, biases = self._job.items[control.item].messages, asked.biases
         row = None if biases is None else biases[place]
         return cooler.request(messages, float(asked.shifts[place]), 0.0, biases=row)
 

@@ -92,7 +92,7 @@ async def audit_async(
             at_once=prepared.at_once,
             answers=len(loaded.answers) or 2,
         )
-        controls = Controls(job, every=_control_every(ready), force=force)
+        controls = Controls(job, every=_control_every(ready), force=force, anchors=prepared.anchors)
         outcome = await ask_design(ready.design, job, governor, planned=ready.planned, controls=controls)
         if outcome.stopped is not None and not len(outcome.answered):
             raise NotIdentifiedError(

@@ -18,7 +18,8 @@ from blindcal.auditing.item_sample import members_of
 from blindcal.auditing.prepare import ReadyAudit
 from blindcal.endpoints.query_format import ConfidenceQuestion, QuestionFormat, VerbalAnswers
 from blindcal.estimate.contradiction import DrawnAnswers
-from blindcal.estimate.drift import drift_test
+from blindcal.estimate.dependence import repeated_share
+from blindcal.estimate.drift import anchors_moved, drift_test
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
 from blindcal.estimation import EstimationInput, estimate, measures
@@ -190,18 +191,26 @@ def check_steadiness(
         if answered.biases is None
         else forced_noise(counts, jitter)
     )
-    lost = forced_in_vain(controls)
+    lost, in_order = forced_in_vain(controls), _in_order(labels, rounds, answers, at_once)
     steadiness = Steadiness(
         queries=places.size,
         controls=counts,
         flip_rate=noise.flip_rate,
         jitter=noise.jitter,
-        drift=drift_test(*_in_order(labels, rounds, answers, at_once)),
+        drift=drift_test(*in_order),
+        moved=_moved(controls, places.size),
+        repeated_share=repeated_share(in_order[1]),
         bias_lost=lost[0].after + 1 if lost else None,
         served=_served(store, places),
     )
     drawn = DrawnAnswers.of(store.said(), several=answered.biases is not None)
     return with_sentences(steadiness, slack, drawn), noise
+
+
+def _moved(controls: list[ControlAnswer], queries: int) -> int:
+    """Whether the log-odds of the anchors have risen (1) or fallen (-1) since the probe."""
+    rows = [(one.after / queries, one.control.off, one.answer) for one in controls if one.control.off]
+    return anchors_moved(*np.array([row for row in rows if row[2] != INVALID]).reshape(-1, 3).T)
 
 
 def observed_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
@@ -266,7 +275,7 @@ def _control_counts(
     controls: list[ControlAnswer], rounds: list[Round], answers: AnswerArray
 ) -> tuple[ControlCounts, AnswerTable]:
     forced = [control for control in controls if control.forced]
-    again = [control for control in controls if control.control.forces is None and control.answer != INVALID]
+    again = [control for control in controls if control.control.again >= 0 and control.answer != INVALID]
     again = [control for control in again if answers[control.control.again] not in (INVALID, UNASKED)]
     queries = np.array([control.control.again for control in again], np.int64)
     second = np.array([control.answer for control in again], np.int64)

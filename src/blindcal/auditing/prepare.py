@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from blindcal.asking.controls import LEAST_MARGIN, KnownFlip
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.run_context import Limits, RunContext, blocking, ignore
 from blindcal.auditing.item_sample import sample_stages
@@ -181,15 +182,37 @@ async def _with_probe(session: Session, governor: Governor, targets: Targets | N
         jitter=probed.noise if method.biased else 0.0,
         probe=probed,
         objection=unfit,
-        unverified="the scale of logit_bias" if method.biased and probed.scale_unknown else None,
+        unverified=_unverified(probed, method),
         method=name,
         answer_format="word" if method.biased else probed.answer_format,
         constraint=probed.constraint if method.way == "temperature" else None,
         top=probed.top_logprobs or TOP_LOGPROBS,
         tempered=probed.tempered,
-        # the answers to one request share its seed
-        at_once=probed.at_once if method.way == "repeated answers" and not design.send_seed else 1,
+        at_once=probed.at_once if method.way == "repeated answers" else 1,
+        anchors=_anchors(session.items, settings, probed),
     )
+
+
+def _unverified(probed: Probe, method: Method) -> str | None:
+    """Without a bias that acts by the right amount, nothing shows the scale of temperature either."""
+    if not probed.scale_unknown or not (method.biased or method.way == "temperature"):
+        return None
+    return "the scale of logit_bias" if method.biased else "the scale of temperature"
+
+
+def _anchors(items: Items, settings: Settings, probed: Probe) -> tuple[KnownFlip, ...]:
+    """The items with known flips; with more than two answers, flips are about two of them only."""
+    if items.answers or "thresholds" not in probed.usable:
+        return ()
+    numbers = {items[number].id: number for number in _sampled(items, settings)}
+    margin = max(LEAST_MARGIN, 3 * probed.noise)
+    return tuple(KnownFlip(numbers[name], flip, margin) for name, flip in probed.flips.items())
+
+
+def _sampled(items: Items, settings: Settings) -> list[int]:
+    """Random items for the probe, then for the pilot queries."""
+    order = np.random.default_rng(settings.design.seed).permutation(len(items))
+    return [int(number) for number in order[: PROBED + PILOTS]]
 
 
 def _semantics(settings: Settings, method: Method) -> Semantics:
@@ -219,8 +242,7 @@ async def _examine(
     check_semantics(settings)
     design, endpoint = settings.design, governor.endpoint
     options = method_options(settings, len(items)) if settings.auto else ()
-    order = np.random.default_rng(design.seed).permutation(len(items))[: PROBED + PILOTS]
-    sample = [items[int(k)] for k in order]
+    sample = [items[number] for number in _sampled(items, settings)]
     asked = GovernedEndpoint(governor, expected=probe_queries(several=items.choices is not None))
     if targets is not None:
         choice = tokens.Choice(targets)
@@ -241,7 +263,6 @@ async def _examine(
         offset=design.offset,
         limit=design.limit,
         seed=design.seed,
-        send_seed=design.send_seed,
     )
     tried = tuple(replace(option, trouble=probed.ways.get(option.way)) for option in options)
     return EndpointProbe(choice, probed, tried)

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
+from blindcal.asking.controls import KnownFlip
 from blindcal.asking.run_context import RunContext
 from blindcal.endpoints.query_format import (
     CONSTRAINTS,
@@ -50,6 +51,7 @@ class Prepared:
     - ``unverified``: what the probe could not verify although the estimates depend on it
     - ``top``: number of logprobs that the endpoint shows
     - ``at_once``: highest number of answers per request
+    - ``anchors``: items, by number, with known flips
     """
 
     targets: Targets
@@ -64,6 +66,7 @@ class Prepared:
     top: int = TOP_LOGPROBS
     tempered: bool = True
     at_once: int = 1
+    anchors: tuple[KnownFlip, ...] = ()
 
     def question(self, settings: Settings) -> QuestionFormat:
         """How queries are formatted and their answers read."""
@@ -71,12 +74,11 @@ class Prepared:
         if settings.estimator_name == "stated":
             return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction, most, self.tempered)
         method = METHODS[design.method]
-        seed = design.seed if design.send_seed else None
         if method.logprobs:
-            return LogprobQuestion(self.targets.words, self.targets.semantics, self.top, seed)
+            return LogprobQuestion(self.targets.words, self.targets.semantics, self.top, design.seed)
         if self.answer_format != "word":
             return FreeTextQuestion(
-                settings.answer_words, self.answer_format, most, tempered=method.tempered, seed=seed
+                settings.answer_words, self.answer_format, most, tempered=method.tempered, seed=design.seed
             )
         if self.constraint is not None:
             most = max(most, CONSTRAINTS[self.constraint].max_tokens)
@@ -84,7 +86,7 @@ class Prepared:
             self.targets,
             design.offset,
             biased=method.biased,
-            seed=seed,
+            seed=design.seed,
             tempered=method.tempered,
             max_tokens=most,
             constraint=self.constraint,

@@ -53,9 +53,7 @@ def command(n: int, seed: int, out: Path, port: int) -> None:
             draft.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n)))
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         # this server shows logprobs, and the demo is about endpoints that hide them
-        settings = Settings(
-            model=served.model, base_url=served.base_url, method="latent", seed=seed, send_seed=True
-        )
+        settings = Settings(model=served.model, base_url=served.base_url, method="latent", seed=seed)
         with ProgressBar(disable=None) as bar:
             result = audit(items, settings, out=out, progress=bar, stage=bar.wrap_print(print_stage))
     print_result(result, out)

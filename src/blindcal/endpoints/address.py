@@ -28,7 +28,7 @@ OWN_FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("messages", "prompt"), "template"),
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_tokens"),
     **dict.fromkeys(("temperature", "logit_bias", "logprobs", "top_logprobs", "n", "best_of"), "method"),
-    "seed": "send_seed",
+    "seed": "seed",
     **dict.fromkeys(("allowed_token_ids", "structured_outputs", "guided_choice", "grammar"), "method"),
     **dict.fromkeys(("stream", "return_tokens_as_token_ids"), ""),
 }

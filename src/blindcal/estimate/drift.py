@@ -1,8 +1,11 @@
 """Whether a model changed while it was asked.
 
-The test is a CUSUM: queries are asked in random order, so without a change the running sum of a centred
-score tends to a Brownian bridge, whose largest distance from zero has Kolmogorov's distribution. Scores are
-residuals given label, shift and temperature, also times the shift and times the label.
+Queries are asked in random order, so without a change the running sum of a centred score tends to a Brownian
+bridge. Its largest distance from zero, which has Kolmogorov's distribution, shows a sudden change; its mean,
+which is normal with variance 1/12, shows a slow one. Scores are residuals given label, shift, temperature and
+the item's other answers, also times the shift and times the label.
+
+Where flips are known, answers next to them show how far the log-odds have moved since.
 """
 
 from __future__ import annotations
@@ -11,13 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import kolmogorov
+from scipy.special import kolmogorov, ndtr
 
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray
+from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray
 
 LEAST_ANSWERS = 100  # in a round, below which nothing is tested
 _MOST_SHIFTS = 20  # ranges of the shift within which answers are compared
 _IN_A_RANGE = 25  # answers, at least
+_MOVES = np.array([sign * size for size in (0.35, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0) for sign in (-1, 1)])
+_BEGINS = np.linspace(0, 0.9, 10)  # of a sudden move
+_JITTERS = np.geomspace(0.02, 4.0, 24)
+_STRAY = 0.01  # share of answers that are wrong however far from the flip
+LEAST_LEAD = 7.0  # in log-likelihood, of a move over none
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +51,9 @@ def drift_test(
             number = np.arange(len(asked)) if requests is None else requests[k]
             begins = np.flatnonzero(np.diff(number[valid], prepend=-1))  # of each request
             for score in _scores(labels, asked.rows(valid)):
-                if (test := _cusum(score, begins)) is not None:
-                    tests.append(Drift(test.pvalue, begin + int(valid[test.at - 1]) + 1))
+                tests += [
+                    Drift(test.pvalue, begin + int(valid[test.at - 1]) + 1) for test in _tests(score, begins)
+                ]
         begin += len(asked)
     if not tests:
         return None
@@ -56,9 +65,10 @@ def _scores(labels: IntArray, asked: AnswerTable) -> tuple[FloatArray, ...]:
     from scipy.stats import rankdata  # slow to import, and needed only once a run is finished
 
     label = labels[asked.items]
+    others = np.bincount(asked.items, asked.answers)[asked.items] - asked.answers
     rank = (rankdata(asked.shifts) - 0.5) / len(asked)
     ranges = max(1, min(_MOST_SHIFTS, len(asked) // (2 * _IN_A_RANGE)))
-    strata = np.column_stack([label, asked.temperatures, np.floor(ranges * rank)])
+    strata = np.column_stack([label, asked.temperatures, np.floor(ranges * rank), others])
     _, stratum = np.unique(strata, axis=0, return_inverse=True)
     stratum = stratum.reshape(-1)
     mean = np.bincount(stratum, asked.answers) / np.bincount(stratum)
@@ -66,11 +76,30 @@ def _scores(labels: IntArray, asked: AnswerTable) -> tuple[FloatArray, ...]:
     return left, left * (rank - 0.5), left * (label - 0.5)
 
 
-def _cusum(score: FloatArray, begins: IntArray) -> Drift | None:
+def _tests(score: FloatArray, begins: IntArray) -> list[Drift]:
+    """The tests for a sudden and for a slow change."""
     centred = np.add.reduceat(score - score.mean(), begins)
     scale = np.sqrt((centred**2).sum())
     if scale < 1e-9 or begins.size < 2:
-        return None
-    path = np.abs(np.cumsum(centred)[:-1]) / scale
-    at = int(path.argmax())
-    return Drift(float(kolmogorov(path[at])), int(begins[at + 1]))
+        return []
+    path = np.cumsum(centred)[:-1] / scale
+    at = int(np.abs(path).argmax())
+    slow = 2 * ndtr(-np.sqrt(12) * abs(path.mean()))
+    return [Drift(float(pvalue), int(begins[at + 1])) for pvalue in (kolmogorov(abs(path[at])), slow)]
+
+
+def anchors_moved(times: FloatArray, off: FloatArray, answers: FloatArray) -> int:
+    """Whether log-odds rose (1) or fell (-1) in a run, steadily or at once; 0 if they may not have.
+
+    ``off`` is each query's distance from the item's known flip, and ``times`` its place in the run, from 0 to
+    1. Jitter, which may have begun with the run, explains wrong answers on both sides of a flip alike.
+    """
+    if not answers.size:
+        return 0
+    sudden = [times >= begin for begin in _BEGINS]
+    paths = _MOVES[:, None, None] * np.array([times, *sudden])
+    paths = np.concatenate([np.zeros((1, times.size)), paths.reshape(-1, times.size)])
+    p = _STRAY / 2 + (1 - _STRAY) * ndtr((off + paths)[:, None] / _JITTERS[:, None])
+    fits = np.log(np.where(answers == POSITIVE, p, 1 - p)).sum(axis=2).max(axis=1)
+    best = int(fits.argmax())
+    return int(np.sign(paths[best].sum())) if fits[best] - fits[0] > LEAST_LEAD else 0

@@ -19,11 +19,11 @@ ATTEMPTS = 5  # to get one of the two answers that are compared
 class ProbeClient:
     """Sends the queries of a probe, counts queries, tokens and invalid answers, and collects findings.
 
-    With a ``seed``, sampled queries get seeds derived from it. If there are more than two answers, ``pairs``
+    Seeds of sampled queries derive from ``seed``. If there are more than two answers, ``pairs``
     has two answer numbers per item, taken as positive and negative; any third answer is invalid.
     """
 
-    def __init__(self, endpoint: Endpoint, targets: Targets, seed: int | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, targets: Targets, seed: int) -> None:
         self._seed = seed
         self._endpoint = endpoint
         self.targets = targets
@@ -49,7 +49,7 @@ class ProbeClient:
 
     async def asked(self, request: Request) -> Reply:
         """The reply to a request; raises `ReplyError` if it cannot be read."""
-        if request.sampled and self._seed is not None:
+        if request.sampled:  # the same request twice may be answered out of a cache, or by the same draw
             request = replace(request, seed=int(query_seeds(self._seed, self.queries, 1)[0]))
         self.queries += 1
         reply = await self._endpoint.ask(request)

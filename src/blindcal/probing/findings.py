@@ -58,6 +58,7 @@ class Probe:
     ``outside`` is the share of biased answers that were neither target, and ``scale`` a 95% interval of the
     factor by which the bias acts. ``remedy`` and ``options`` are those of the last unreadable reply; the user
     chooses values that are ``None``. ``at_once`` is the number of independent answers to one request.
+    ``flips`` are the shifts at which the answers of a few items turn, by item id.
     """
 
     verdict: ProbeVerdict
@@ -82,6 +83,7 @@ class Probe:
     tempered: bool = True
     answer_format: AnswerFormat = "word"
     constraint: ConstraintName | None = None
+    flips: dict[str, float] = field(default_factory=dict)
 
     @property
     def noise(self) -> float:

@@ -70,22 +70,20 @@ async def probe_endpoint(
     offset: float = 50.0,
     limit: float = 100.0,
     seed: int = 0,
-    send_seed: bool = False,
 ) -> Probe:
     """Find out how ``endpoint`` can be audited, on a few of the audit's own ``items``.
 
     ``ways`` are tried in order until one is usable. ``questions`` say how to ask without a bias,
     by default for one token. ``no_ids`` says why token ids are not known. If answers will be drawn without a
     bias anyway, ``constrained`` looks for a field that allows only the answers. ``offset`` is the audit's
-    common bias C and ``limit`` the largest bias that the service documents. ``seed`` chooses the items; with
-    ``send_seed``, seeds of sampled requests derive from it. Raises `FatalError` if the key, the model or the
-    address is wrong.
+    common bias C and ``limit`` the largest bias that the service documents. ``seed`` chooses the items and
+    the seeds of drawn answers. Raises `FatalError` if the key, the model or the address is wrong.
     """
     if not items:
         raise InputError("a probe needs at least one item")
     rng = np.random.default_rng(seed)
     chosen = [items[int(k)] for k in rng.permutation(len(items))[:ITEMS_WITHOUT_BIAS]]
-    client = ProbeClient(endpoint, targets, seed if send_seed else None)
+    client = ProbeClient(endpoint, targets, seed)
     questions = questions or ProbeQuestions((TokenQuestion(targets, biased=False),))
     draws = DrawChecks(client, chosen, questions.plain[0])
     bias = BiasChecks(client, draws, chosen[:ITEMS], offset, limit)
@@ -344,6 +342,7 @@ class _Probing:
             tempered=self.cold is not None,
             answer_format=self.draws.question.form,
             constraint=self.constraint,
+            flips=dict(bias.flips.shifts),
         )
 
     def _verdict(self, broken: str) -> tuple[ProbeVerdict, str]:

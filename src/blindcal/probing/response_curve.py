@@ -11,6 +11,7 @@ Endpoints that mislead differ only off the flip:
 - A temperature that is always the same gives second answers at T = 0 too, and too few at T = 2.
 - A sampler that cuts rare answers (``min_p``, ``top_p``) never gives the second answer far out.
 - A bias that is multiplied by a constant stretches the curve.
+- Draws that are not independent, as out of a cache or with one seed, repeat an earlier answer to the query.
 
 If no bias acts, flips are unknown and shifts zero, but temperatures still reveal one ignored or fixed.
 """
@@ -28,7 +29,7 @@ from scipy.special import expit, logsumexp, ndtr
 
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray
 
-Cause: TypeAlias = Literal["honoured", "scaled", "ignored", "fixed", "cut"]
+Cause: TypeAlias = Literal["honoured", "scaled", "ignored", "fixed", "cut", "repeated"]
 
 DROP = 1.92  # of the log-likelihood, from its maximum to the end of a 95% interval
 FARTHEST_JITTER = 3.0  # distance from a flip beyond which a wrong answer is a stray, not jitter
@@ -144,6 +145,7 @@ class Response:
     """One kind of response curve; ``fixed`` is the temperature of every answer, NaN if the request decides.
 
     No second answer comes beyond the log-odds ``cut_before``, or ``cut_after`` division by the temperature.
+    If draws are ``repeated``, every one is an earlier answer to the same query.
     """
 
     cause: Cause
@@ -153,6 +155,7 @@ class Response:
     fixed: float = math.nan
     cut_before: float = math.inf
     cut_after: float = math.inf
+    repeated: bool = False
 
     @property
     def fault(self) -> str:
@@ -163,6 +166,7 @@ class Response:
             "ignored": "answers vary no more at a high temperature than at T = 0",
             "fixed": f"answers vary as at T = {self.fixed}, whatever is asked",
             "cut": "rare answers never come, as if min_p or top_p cut them off",
+            "repeated": "draws are not independent: the same query gets an earlier answer again",
         }
         return faults[self.cause]
 
@@ -176,6 +180,7 @@ def _responses(*, biased: bool) -> list[Response]:
     responses = [Response("honoured", width) for width in WIDTHS]
     responses += [Response("ignored", width, fixed=0.0) for width in WIDTHS]
     responses += [Response("fixed", WIDTHS[0], fixed=heat) for heat in FIXED]
+    responses += [Response("repeated", width, repeated=True) for width in WIDTHS]
     if biased:
         responses += [Response("scaled", width, scale=by) for width in WIDTHS for by in SCALES if by != 1]
         responses += [Response("cut", width, cut_before=CUT) for width in WIDTHS]
@@ -204,20 +209,25 @@ class CurvePosterior:
         self._stray = stray
         self._sure = SURE if biased else SURE_UNBIASED
         self._responses = _responses(biased=biased)
-        columns = [(r.width, r.scale, r.fixed, r.cut_before, r.cut_after) for r in self._responses]
+        columns = [
+            (r.width, r.scale, r.fixed, r.cut_before, r.cut_after, r.repeated) for r in self._responses
+        ]
         self._columns = np.array(columns).T[:, :, None, None]
         self._causes = np.array([response.cause for response in self._responses])
         self._right = self._causes == "honoured"
         self._contends = np.array([response.contends for response in self._responses])
         self._logs = {item: np.zeros((len(self._responses), at.size)) for item, at in places.items()}
         self._scores = np.zeros(len(self._responses))  # log-likelihoods
-        self._known: dict[Observation, FloatArray] = {}  # log-likelihoods of those seen before
+        self._known: dict[Query, FloatArray] = {}  # probabilities for those asked before
+        self._drawn: dict[Query, list[int]] = {}  # the answers to each query
 
     def add(self, observations: Iterable[Observation]) -> None:
         """Take answers into account, except those to unknown items."""
         for seen in observations:
             if seen.query.item in self._logs:
-                self._logs[seen.query.item] += self._log_likelihood(seen)
+                p = self._positive(seen.query)
+                self._logs[seen.query.item] += np.log(p if seen.answer == POSITIVE else 1 - p)
+                self._drawn.setdefault(seen.query, []).append(seen.answer)
         by_prior = [
             np.sum([logsumexp(logs + prior, axis=1) for logs in self._logs.values()], axis=0)
             for prior in self._priors
@@ -277,19 +287,20 @@ class CurvePosterior:
     def _predicted(self, query: Query, response: int) -> float:
         logs = self._logs[query.item][response] + self._priors.max(axis=0)
         weights = np.exp(logs - logs.max())
-        p = self._positive(query, slice(response, response + 1))[0]
-        return float(p @ weights / weights.sum())
+        return float(self._positive(query)[response] @ weights / weights.sum())
 
-    def _log_likelihood(self, seen: Observation) -> FloatArray:
-        if seen not in self._known:
-            p = self._positive(seen.query)
-            self._known[seen] = np.log(p if seen.answer == POSITIVE else 1 - p)
-        return self._known[seen]
+    def _positive(self, query: Query) -> FloatArray:
+        """P(positive), given the answers so far, for each response (rows) and candidate flip (columns)."""
+        if query not in self._known:
+            self._known[query] = self._independent(query)
+        p, drawn = self._known[query], self._drawn.get(query)
+        if drawn and query.temperature > 0:
+            p = np.where(self._columns[-1, :, :, 0], np.mean(np.array(drawn) == POSITIVE), p)
+        return np.asarray((1 - self._stray) * p + self._stray * (1 - p))
 
-    def _positive(self, query: Query, rows: slice = slice(None)) -> FloatArray:
-        """P(positive) under each response (rows) with the flip at each candidate (columns)."""
+    def _independent(self, query: Query) -> FloatArray:
         distance = query.shift - self._places[query.item][None, :, None]
-        width, scale, fixed, cut_before, cut_after = self._columns[:, rows]
+        width, scale, fixed, cut_before, cut_after, _ = self._columns
         heat = np.where(np.isnan(fixed), query.temperature, fixed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             hidden = scale * (distance + width * _NODES)
@@ -297,8 +308,7 @@ class CurvePosterior:
             seen = (np.abs(hidden) <= cut_before) & (np.abs(tempered) <= cut_after)
             drawn = np.where(seen, expit(tempered), hidden > 0) @ (_WEIGHTS / _WEIGHTS.sum())
             greedy = ndtr(distance / width)[..., 0]
-        p = np.where(heat[..., 0] == 0, greedy, drawn)
-        return np.asarray((1 - self._stray) * p + self._stray * (1 - p))
+        return np.asarray(np.where(heat[..., 0] == 0, greedy, drawn))
 
 
 async def ask_until_settled(

@@ -247,6 +247,17 @@ def with_sentences(steady: Steadiness, slack: int, drawn: DrawnAnswers | None = 
             f"(p-value {drift.pvalue:.1g}): the estimates mix what the endpoint was before with what it was "
             "after."
         )
+    elif steady.moved:
+        warnings.append(
+            f"The log-odds {'rose' if steady.moved > 0 else 'fell'} during the run: items asked next to "
+            "where their answers turned in the probe were answered otherwise. The estimates mix what the "
+            "endpoint was before with what it was after."
+        )
+    if steady.repeated_share:
+        warnings.append(
+            f"About {steady.repeated_share:.0%} of the drawn answers repeat an earlier answer to the item, "
+            "as out of a cache: the draws are not independent, and the estimates are wrong."
+        )
     if drawn is not None and drawn.surprising:
         warnings.append(
             f"The logprobs contradict the answers beside them: {_unlikely(drawn)}. They may be swapped, of "

@@ -138,8 +138,10 @@ class Steadiness:
 
     ``controls`` counts the control queries. ``flip_rate`` is the estimated share of answers that are the
     opposite of what they should be, and ``jitter`` the noise of the log-odds. ``drift`` is the test for a
-    change of the answers during the run. ``bias_lost`` is the number of the answer from which on the forced
-    answers were wrong, if the run was forced to go on. ``served`` are the models that the replies name.
+    change of the answers during the run, ``moved`` says whether the log-odds of items with known flips rose
+    (1) or fell (-1), and ``repeated_share`` is the share of drawn answers that repeat an earlier one.
+    ``bias_lost`` is the number of the answer from which on the forced answers were wrong, if the run was
+    forced to go on. ``served`` are the models that the replies name.
     Queries are numbered from 1 in the order of asking. ``warnings`` and ``notes`` say what it means:
     ``warnings`` make all estimates doubtful.
     """
@@ -149,6 +151,8 @@ class Steadiness:
     flip_rate: Estimate
     jitter: Estimate
     drift: Drift | None
+    moved: int = 0
+    repeated_share: float = 0.0
     bias_lost: int | None
     served: tuple[ServerName, ...]
     warnings: tuple[str, ...] = ()
