@@ -16,9 +16,12 @@ from scipy.stats import beta, binom
 
 import blindcal as bc
 from blindcal.errors import InputError
+from blindcal.estimate.latent.estimator import fit_problem
+from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.streams.alarms import RANGES, Alarm, AlarmName, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import CurveClaim, Reference, calibration_cells, question_cells
-from blindcal.records import FloatArray, IntArray
+from blindcal.records import AnswerTable, FloatArray, IntArray, Noise
+from blindcal.simulation.simulate import log_odds
 from blindcal.watching.monitor import FOR_REFERENCE
 from fitting import asked, fitted
 from wealth import first_reached, wealth_path  # bench/ is a folder of scripts, not a package
@@ -223,6 +226,35 @@ def test_intervals_of_gaps_hold_at_all_times() -> None:
         held += inside
     assert binom.cdf(51, 60, 0.95) < 1 / 100
     assert held >= 52
+
+
+@pytest.mark.parametrize(
+    ("noise", "believed"),
+    [
+        (Noise(0.0, 0.04), NoisePosterior(Noise(0.0, 0.04))),
+        (Noise(0.0, 0.05), NoisePosterior(Noise(0.0, 0.03), (Noise(0.0, 0.01), Noise(0.0, 0.05)))),
+        (Noise(1.0, 0.01), NoisePosterior(Noise(0.7, 0.01), (Noise(0.2, 0.01), Noise(1.0, 0.01)))),
+    ],
+)
+def test_noise_of_the_reference_is_no_gap(noise: Noise, believed: NoisePosterior) -> None:
+    """A calibrated model with flips or jitter: no gap is claimed, and no alarm is raised."""
+    rng = np.random.default_rng([0, 43])
+
+    def answered(n: int) -> Rows:
+        f, t = rng.beta(6, 0.6, n), rng.random(n)
+        noisy = log_odds(f) + noise.jitter * rng.standard_normal(n) >= log_odds(t)
+        labels = (rng.random(n) < f).astype(np.int64)
+        return labels, t, (noisy ^ (rng.random(n) < noise.flip_rate)).astype(np.int64)
+
+    labels, t, answers = answered(2000)
+    table = AnswerTable(np.arange(2000), -log_odds(t), np.zeros(2000), answers)
+    known = fit_problem(Problem.of_answers(labels, table, noise=believed), resamples=100)
+    rows = answered(10_000)
+    for max_ece in (None, 0):
+        state = bc.Monitor(known, max_ece=max_ece).update(*rows)
+        assert all(0 in gap.gap for gap in state.gaps), state.gaps
+        assert not alarm(state).raised
+        assert np.isfinite(alarm(state).log_evidence)
 
 
 @pytest.mark.parametrize("max_ece", [None, 0])

@@ -219,7 +219,7 @@ def test_a_band_is_paid_for(k: int) -> None:
 )
 def test_noise_is_paid_for(noise: Noise, most: float) -> None:
     """With noisy answers and a largest shift, no bet wins on average, whatever f is."""
-    game = CurveClaim(noise=noise, max_shift=most).game
+    game = CurveClaim(noises=(noise,), max_shift=most).game
     gains = np.stack([bet.gains.reshape(BINS, 2, 2) for bet in game.bets])
     node, weight = np.polynomial.legendre.leggauss(10)
     pieces = 200  # of each bin

@@ -41,6 +41,11 @@ class NoisePosterior:
     best: Noise = field(default_factory=Noise)
     plausible: tuple[Noise, ...] = ()
 
+    @property
+    def every(self) -> tuple[Noise, ...]:
+        """All values, the best first."""
+        return (self.best, *self.plausible)
+
     @classmethod
     def together(cls, each: Sequence[NoisePosterior]) -> NoisePosterior:
         """Combine several runs: the noisiest of their values, and all that any finds plausible."""

@@ -10,6 +10,7 @@ from scipy.special import gammaincc
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities
 from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.streams.alarms import RANGES, GameAlarm, Gap, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import (
     CurveClaim,
@@ -20,7 +21,7 @@ from blindcal.estimate.streams.betting import (
     question_cells,
 )
 from blindcal.estimate.uncertainty import share_bounds
-from blindcal.records import INVALID, UNLABELLED, FloatArray, IntArray, Noise
+from blindcal.records import INVALID, UNLABELLED, FloatArray, IntArray
 from blindcal.results.run import Run, opened
 
 FOR_REFERENCE = 0.2
@@ -76,6 +77,7 @@ class Monitor:
             run = opened(reference)
             fit, max_shift = run.fit(), run.max_shift
         known = None if fit is None else Reference.of(fit, level * FOR_REFERENCE, max_shift=max_shift)
+        noise = NoisePosterior() if fit is None else fit.problem.noise
         if max_ece is not None and not 0 <= max_ece < 1:
             raise InputError(f"max_ece: must be at least 0 and below 1, got {max_ece!r}")
         self._questions = None
@@ -85,12 +87,11 @@ class Monitor:
             spent, game = FOR_REFERENCE, known.curve.game
         else:
             spent, max_ece = 0.0, max_ece or 0.0
-            noise = Noise() if known is None else known.curve.noise
-            game = CurveClaim(allowance=max_ece, noise=noise, max_shift=max_shift).game
+            game = CurveClaim(allowance=max_ece, noises=noise.every, max_shift=max_shift).game
         self._max_ece = max_ece
         self._calibration = GameAlarm("calibration", game, level, spent)
         self._endpoint: GameAlarm | None = None
-        self._gaps = GapCounts()
+        self._gaps = GapCounts(noise, max_shift)
         self._answers = self._anchors = self._rows = 0
         self._spread = np.zeros(_BINS)
 

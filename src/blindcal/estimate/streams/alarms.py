@@ -15,7 +15,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import logsumexp
 
-from blindcal.estimate.streams.betting import Game
+from blindcal.estimate.problem import NoisePosterior
+from blindcal.estimate.streams.betting import Game, noise_effects
 from blindcal.records import BoolArray, Estimate, FloatArray, IntArray
 
 AlarmName: TypeAlias = Literal["endpoint", "questions", "calibration"]
@@ -292,10 +293,16 @@ class GapCounts:
     A gap is the mean confidence minus the share of positive labels in a range of confidence. A value is in
     the confidence sequence as long as bets against it have not won 1/level (METHOD 9). Items within 0.1 of
     the edge of a range count in part, because one answer per item can measure only continuous weights.
+
+    Flips are undone on average, at the rate of the best value of the noise. Each bet pays the most that any
+    plausible noise could add to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, noise: NoisePosterior | None = None, max_shift: float = np.inf) -> None:
+        noise = NoisePosterior() if noise is None else noise
         self._counts = np.zeros((_BINS, 2, 2), np.int64)
+        self._flips = noise.best.flip_rate
+        self._effects = noise_effects(noise.every, max_shift, _BINS, self._flips)
 
     def add(self, labels: IntArray, thresholds: FloatArray, answers: IntArray) -> None:
         bins = np.minimum((thresholds * _BINS).astype(np.int64), _BINS - 1)
@@ -314,7 +321,7 @@ class GapCounts:
         bar = -np.log(1 - level)
 
         def refuted(values: FloatArray) -> BoolArray:
-            return np.asarray(_log_wealth(weight, values, counts, signed, sizes) >= bar)
+            return np.asarray(self._log_wealth(weight, values, counts, signed, sizes) >= bar)
 
         kept = _GRID[~refuted(_GRID)]
         value = None
@@ -335,27 +342,36 @@ class GapCounts:
 
     def _cells(self, weight: PiecewiseLinear) -> tuple[FloatArray, FloatArray, FloatArray]:
         cells = np.nonzero(self._counts)
-        return self._counts[cells].astype(float), *_measured(weight, *cells)
+        return self._counts[cells].astype(float), *self._measured(weight, *cells)
 
+    def _measured(
+        self, weight: PiecewiseLinear, bins: IntArray, answers: IntArray, labels: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """The signed gap and the weight of an item that one answer measures, each without bias."""
+        t, first = _MIDDLES[bins], float(weight.values[0])
+        unflipped = (answers - self._flips) / (1 - 2 * self._flips)
+        signed = unflipped * (weight(t) + (t - labels) * weight.slope(t)) - labels * first
+        return signed, first + unflipped * weight.slope(t)
 
-def _measured(
-    weight: PiecewiseLinear, bins: IntArray, answers: IntArray, labels: IntArray
-) -> tuple[FloatArray, FloatArray]:
-    """The signed gap and the weight of an item that one answer measures, each without bias."""
-    t, first = _MIDDLES[bins], float(weight.values[0])
-    signed = answers * (weight(t) + (t - labels) * weight.slope(t)) - labels * first
-    return signed, first + answers * weight.slope(t)
-
-
-def _log_wealth(
-    weight: PiecewiseLinear, values: FloatArray, counts: FloatArray, signed: FloatArray, sizes: FloatArray
-) -> FloatArray:
-    anywhere, weights = _measured(weight, *np.indices((_BINS, 2, 2)).reshape(3, -1))
-    # stakes are shares of the highest loss in any cell, also in those that do not occur
-    possible = anywhere - values[:, None] * weights
-    gains = signed - values[:, None] * sizes
-    logs = []
-    for sign in (1, -1):
-        stakes = _FRACTIONS[:, None] / np.maximum(-(sign * possible).min(axis=1), _LEAST_LOSS)
-        logs.append(np.log(np.maximum(1 + sign * stakes[:, :, None] * gains, 1e-300)) @ counts)
-    return np.asarray(logsumexp(np.concatenate(logs), axis=0) - np.log(2 * _FRACTIONS.size))
+    def _log_wealth(
+        self,
+        weight: PiecewiseLinear,
+        values: FloatArray,
+        counts: FloatArray,
+        signed: FloatArray,
+        sizes: FloatArray,
+    ) -> FloatArray:
+        anywhere, weights = self._measured(weight, *np.indices((_BINS, 2, 2)))
+        # stakes are shares of the highest loss in any cell, also in those that do not occur
+        possible = anywhere - values[:, None, None, None] * weights
+        gains = signed - values[:, None] * sizes
+        by_answer = (possible[:, :, 1] - possible[:, :, 0]) * (1 - 2 * self._flips)
+        added = np.tensordot(self._effects, by_answer, (1, 1))  # by noise, to the mean gain
+        logs = []
+        for sign in (1, -1):
+            paid = np.maximum(0, (sign * added).max(axis=(0, 2)))[:, None]
+            most = paid[:, 0] - (sign * possible).min(axis=(1, 2, 3))
+            stakes = _FRACTIONS[:, None] / np.maximum(most, _LEAST_LOSS)
+            won = stakes[:, :, None] * (sign * gains - paid)
+            logs.append(np.log(np.maximum(1 + won, 1e-300)) @ counts)
+        return np.asarray(logsumexp(np.concatenate(logs), axis=0) - np.log(2 * _FRACTIONS.size))

@@ -123,15 +123,15 @@ class CurveClaim:
     """The claim that the reliability curve is ``curve`` at the `EDGES` of the bins, and linear between them.
 
     It may be off by ``width``, times a factor for each table of gains (calibration in the large first);
-    ``allowance`` is a further mean deviation, as by a limit of the ECE. Thresholds whose log-odds are beyond
-    ``max_shift`` are asked there.
+    ``allowance`` is a further mean deviation, as by a limit of the ECE. Answers have any of the ``noises``.
+    Thresholds whose log-odds are beyond ``max_shift`` are asked there.
     """
 
     curve: FloatArray = field(default_factory=EDGES.copy)
     width: FloatArray = field(default_factory=lambda: np.zeros(EDGES.size))
     factors: FloatArray | None = None
     allowance: float = 0.0
-    noise: Noise = field(default_factory=Noise)
+    noises: tuple[Noise, ...] = (Noise(),)
     max_shift: float = np.inf
 
     @cached_property
@@ -140,7 +140,7 @@ class CurveClaim:
         tables = np.concatenate([self.in_the_large, -self.in_the_large, ratios - 1])
         factors = np.ones(1 + len(ratios)) if self.factors is None else self.factors
         tables = tables - self._slack(tables, np.concatenate([factors[:1], factors]))
-        tables = tables - _noise_excess(tables, self.noise, self.max_shift)[:, None, None, None]
+        tables = tables - _noise_excess(tables, self.noises, self.max_shift)[:, None, None, None]
         gains = tables.reshape(len(tables), -1)
         large = [Bet(gains[k], Distortion(sign, 1), 1 / 4, IN_THE_LARGE) for k, sign in enumerate((-1, 1))]
         share = 1 / 2 / len(ratios)
@@ -223,24 +223,31 @@ def label_dependence(tables: FloatArray) -> FloatArray:
     return np.asarray(np.concatenate([none, below], axis=1) + np.concatenate([above, none], axis=1))
 
 
-def positive_rates(f: FloatArray, noise: Noise, max_shift: float = np.inf) -> FloatArray:
+def positive_rates(f: FloatArray, noise: Noise, max_shift: float = np.inf, bins: int = BINS) -> FloatArray:
     """The probability of a positive answer in each bin of the threshold, a row per confidence."""
     if noise.jitter == 0 and not np.isfinite(max_shift):
-        clean = np.clip(f[:, None] * BINS - np.arange(BINS), 0, 1)
+        clean = np.clip(f[:, None] * bins - np.arange(bins), 0, 1)
     else:
-        t = (np.arange(BINS * _POINTS) + 0.5) / (BINS * _POINTS)
+        t = (np.arange(bins * _POINTS) + 0.5) / (bins * _POINTS)
         distance = logit(f)[:, None] - np.clip(logit(t), -max_shift, max_shift)
         rates = (distance >= 0).astype(float) if noise.jitter == 0 else ndtr(distance / noise.jitter)
-        clean = rates.reshape(f.size, BINS, _POINTS).mean(axis=2)
+        clean = rates.reshape(f.size, bins, _POINTS).mean(axis=2)
     return np.asarray(noise.flip_rate + (1 - 2 * noise.flip_rate) * clean)
 
 
-def _noise_excess(tables: FloatArray, noise: Noise, max_shift: float) -> FloatArray:
+def noise_effects(
+    noises: Sequence[Noise], max_shift: float, bins: int = BINS, flips: float = 0.0
+) -> FloatArray:
+    """The change of the mean answer in each bin, a row per confidence and noise; ``flips`` are undone."""
+    f, e = expit(np.linspace(-12, 12, 241)), flips
+    noisy = np.concatenate([positive_rates(f, noise, max_shift, bins) for noise in noises])
+    clean = np.tile(positive_rates(f, Noise(), bins=bins), (len(noises), 1))
+    return np.asarray(((noisy - e) / (1 - 2 * e) - clean) / bins)
+
+
+def _noise_excess(tables: FloatArray, noises: Sequence[Noise], max_shift: float) -> FloatArray:
     """The most by which noise could raise the mean gain of each table, whatever f and the label."""
-    if noise == Noise() and not np.isfinite(max_shift):
-        return np.zeros(len(tables))
-    f = expit(np.linspace(-12, 12, 241))
-    change = (positive_rates(f, noise, max_shift) - positive_rates(f, Noise())) / BINS
+    change = noise_effects(noises, max_shift)
     by_label = np.einsum("fb,sby->fsy", change, tables[:, :, 1] - tables[:, :, 0])
     return np.asarray(np.maximum(0, by_label.max(axis=(0, 2))))
 
@@ -333,7 +340,7 @@ def _curve(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> Cur
     off = positives + (negatives + positives) * beyond
     width = np.interp(MID_P, EDGES, claim.width) * np.add(*grid.by_label(table))
     factors = _factors(off @ depends.T, np.abs(depends) @ width, missed)
-    return replace(claim, factors=factors, noise=noise, max_shift=max_shift)
+    return replace(claim, factors=factors, noises=(noise,), max_shift=max_shift)
 
 
 def _at_nodes(tables: FloatArray) -> FloatArray:
