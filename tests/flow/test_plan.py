@@ -18,7 +18,7 @@ from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import binned_ece
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width, shape_of_scores
-from blindcal.planning.plan import Plan, PlanInputs, TokenCount, items_needed, plan_audit
+from blindcal.planning.plan import PROBE_AT_ONCE, Plan, PlanInputs, TokenCount, items_needed, plan_audit
 from blindcal.prices import Prices
 from blindcal.records import FloatArray
 from blindcal.settings import Settings
@@ -49,7 +49,7 @@ def test_a_plan_has_queries_tokens_cost_time_and_width() -> None:
     asked = 1500 + plan.control_queries + plan.probe_queries
     assert (plan.queries, plan.prompt_tokens, plan.completion_tokens) == (1500, 200 * asked, asked)
     assert plan.cost == pytest.approx((200 * 1.0 + 2.0) * asked / 1e6)
-    assert plan.seconds == pytest.approx((1500 + plan.control_queries) * 0.6 / 32)
+    assert plan.seconds == pytest.approx(((1500 + plan.control_queries) / 32 + 170 / PROBE_AT_ONCE) * 0.6)
     assert repr(plan) == f"Plan(1,000 items, 1,500 queries, $0.3525, ECE ± {plan.half_width:.4f})"
 
 
@@ -67,7 +67,7 @@ def test_a_plan_can_be_made_with_and_without_an_event_loop(items: Path) -> None:
     assert plan_audit(items, settings, shape=None).half_width is None
 
 
-@pytest.mark.parametrize(("rpm", "tpm", "seconds"), [(None, None, 3.3), (60, None, 1050), (60, 1000, 12_663)])
+@pytest.mark.parametrize(("rpm", "tpm", "seconds"), [(None, None, 7.5), (60, None, 1220), (60, 1000, 14_713)])
 def test_the_slowest_limit_decides_the_time(rpm: int | None, tpm: int | None, seconds: float) -> None:
     """Latency, requests per minute and tokens per minute: whichever lets the least through."""
     limits = Limits(concurrency=32, rpm=rpm, tpm=tpm)

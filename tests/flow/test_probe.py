@@ -6,8 +6,9 @@ import asyncio
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,19 +19,21 @@ from click.testing import CliRunner, Result
 
 from blindcal.auditing.prepare import objection
 from blindcal.cli.probe import command
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.methods import METHODS
+from blindcal.planning.plan import PROBE_AT_ONCE
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import ProbeQuestions, probe_endpoint
-from blindcal.records import Item, Message, Targets, Token
+from blindcal.records import Item, Message, Reply, Request, Targets, Token, Way
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from engine import governed
 from misbehaving import Behaviour, Server
-from serving import PAIR, items, recording
+from serving import PAIR, items, recording, replayed
 
 ODDS = [float(s) for s in np.random.default_rng(7).normal(0.7, 3, 24)]
 ITEMS = items(len(ODDS))
@@ -48,6 +51,28 @@ def probed_at(server: Server, asked: Sequence[Item] = ITEMS, targets: Targets = 
 
     with running(server):
         return asyncio.run(talk())
+
+
+@dataclass
+class Waves:
+    """An endpoint that counts how often nothing is under way when a request is sent."""
+
+    endpoint: Endpoint
+    count: int = 0
+    under_way: int = 0
+    asked: list[Request] = field(default_factory=list)
+
+    async def ask(self, request: Request) -> Reply:
+        self.asked.append(request)
+        self.count += not self.under_way
+        self.under_way += 1
+        try:
+            return await self.endpoint.ask(request)
+        finally:
+            self.under_way -= 1
+
+    async def close(self) -> None:
+        await self.endpoint.close()
 
 
 def probed(behaviour: Behaviour, **how: Any) -> Probe:
@@ -175,6 +200,30 @@ def test_each_fault_is_named(
     assert "clamped" not in result.reason
     assert re.match(finding, answer(result, question))
     assert result.tempered == (how.get("temperature") != "rejected")
+
+
+@pytest.mark.parametrize("bias_scale", [1.0, 0.5])
+def test_independent_checks_share_their_wait(bias_scale: float) -> None:
+    """As many queries are under way at a time as `plan` assumes, and no item is forced for two ways."""
+    questions = ProbeQuestions(
+        (TokenQuestion(PAIR, biased=False),), lambda top: LogprobQuestion(("Yes", "No"), "sum", top)
+    )
+
+    async def talk() -> tuple[Probe, Waves]:
+        how = Behaviour(latency=0.01, logprobs=bias_scale != 1, bias_scale=bias_scale)
+        async with replayed(ODDS, how) as (_, endpoint):
+            waves = Waves(endpoint)
+            ways: tuple[Way, ...] = ("logprobs", "thresholds")
+            return await probe_endpoint(waves, ITEMS, PAIR, ways=ways, questions=questions), waves
+
+    result, waves = asyncio.run(talk())
+    forced = Counter(
+        msgspec.json.encode(request) for request in waves.asked if 100 in request.logit_bias.values()
+    )
+    assert max(forced.values()) == 2  # the first one also shows whether a bias is accepted
+    if bias_scale == 1:
+        assert result.verdict == "thresholds"
+        assert waves.count <= result.queries / PROBE_AT_ONCE
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -8,6 +8,7 @@ endpoint are those of its model.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import warnings
 from collections import Counter, defaultdict
@@ -109,10 +110,14 @@ async def choose(
     votes: Counter[str] = Counter()
     replies: defaultdict[str, list[str]] = defaultdict(list)
     queries = asked * (-(-LEAST_PILOTS // len(answers)) if pilots else 0)
-    for turn, number in enumerate(queries):
-        # in each round, an item gets another answer
-        item, side = pilots[(turn + turn // len(asked)) % len(pilots)], answers[number]
-        text = await _forced(endpoint, item, side)
+    # in each round, an item gets another answer
+    places = [
+        (pilots[(turn + turn // len(asked)) % len(pilots)], answers[number])
+        for turn, number in enumerate(queries)
+    ]
+    texts = [await _forced(endpoint, *place) for place in places[:1]]  # shows which fields are accepted
+    texts += await asyncio.gather(*(_forced(endpoint, *place) for place in places[1:]))
+    for (item, side), text in zip(places, texts, strict=True):
         replies[item.id] += [text] if text else []
         if spelling := _spelling(text, side):
             votes[spelling] += 1

@@ -24,6 +24,8 @@ from blindcal.settings import DEFAULT_BINS, Settings
 
 PROBE_QUERIES, CHOICE_PROBE_QUERIES = 170, 240
 """Approximate queries of pilot and probe, with two answers and with more."""
+PROBE_AT_ONCE = 4
+"""Queries of a probe under way at a time, on average: many follow from the answers before."""
 LATENCY = 0.6  # seconds per reply, assumed without a run
 
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
@@ -84,7 +86,7 @@ class PlanInputs:
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
         asked = count_queries(method, n, queries, bins)
         controls = expected_controls(method, n, asked)
-        run, total = asked + controls, asked + controls + probes
+        total = asked + controls + probes
         prompt, completion = (None, None) if self.tokens is None else self.tokens.total(total)
         usage = Usage(
             queries=total, attempts=total, prompt_tokens=prompt or 0, completion_tokens=completion or 0
@@ -99,16 +101,17 @@ class PlanInputs:
             completion_tokens=completion,
             counted=self.tokens is not None and self.tokens.counted,
             cost=None if self.prices is None or self.tokens is None else self.prices.cost(usage),
-            seconds=self._seconds(run, each * run),
+            seconds=self._seconds(asked + controls, probes, each * total),
             half_width=None
             if self.shape is None
             else half_width(self.shape, method, n, queries, bins=bins, level=self.level),
         )
 
-    def _seconds(self, queries: int, tokens: float) -> float:
+    def _seconds(self, queries: int, probes: int, tokens: float) -> float:
         limits = self.limits
-        waits = [queries * self.latency / limits.concurrency]
-        waits += [60 * queries / limits.rpm] if limits.rpm else []
+        rounds = queries / limits.concurrency + probes / min(PROBE_AT_ONCE, limits.concurrency)
+        waits = [rounds * self.latency]
+        waits += [60 * (queries + probes) / limits.rpm] if limits.rpm else []
         waits += [60 * tokens / limits.tpm] if limits.tpm else []
         return max(waits)
 

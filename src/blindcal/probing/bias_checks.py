@@ -75,6 +75,7 @@ class BiasChecks:
         self.forced = self.strays = 0  # answers far from the flips, and those that contradict the bias
         self.gaps: dict[str, float] = {}
         self.flips = FlipFit({}, 0.0, 0.0, 0.0)
+        self._known: tuple[list[tuple[int, int]], str] | None = None
 
     async def check(self) -> str:
         trouble = await self._force() or await self._measure()
@@ -103,6 +104,14 @@ class BiasChecks:
     # Whether it acts at all
 
     async def _force(self) -> str:
+        """Force the items both ways, once for each choice of pairs."""
+        pairs = [self.client.pair(item.id) for item in self.items]
+        if self._known is None or self._known[0] != pairs:
+            trouble = await self._forced_trouble()
+            self._known = [self.client.pair(item.id) for item in self.items], trouble
+        return self._known[1]
+
+    async def _forced_trouble(self) -> str:
         try:
             await self.client.biased_by(self.items[0], self.limit, self.offset)
         except FatalError as error:
@@ -118,7 +127,7 @@ class BiasChecks:
         return await self._diagnose(unreliable=forced.most_moved)
 
     async def _force_both(self, up: Biases, down: Biases) -> Forced:
-        ups, downs = await self._forced(up, POSITIVE), await self._forced(down, NEGATIVE)
+        ups, downs = await asyncio.gather(self._forced(up, POSITIVE), self._forced(down, NEGATIVE))
         answers = list(zip(ups, downs, strict=True))
         moved = [item for item, pair in zip(self.items, answers, strict=True) if pair == (POSITIVE, NEGATIVE)]
         unmoved = sum(pair in ((POSITIVE, POSITIVE), (NEGATIVE, NEGATIVE)) for pair in answers)
@@ -130,7 +139,9 @@ class BiasChecks:
         wrong = [k for k, answer in enumerate(answers) if answer not in (expected, INVALID)]
         if len(wrong) <= max(1, len(self.items) // 3):
             for k in wrong:
-                again = [await self.client.biased_by(self.items[k], *biases) for _ in range(4)]
+                again = await asyncio.gather(
+                    *(self.client.biased_by(self.items[k], *biases) for _ in range(4))
+                )
                 if again.count(expected) >= 3:
                     answers[k] = expected
                     self.strays += 1
@@ -140,7 +151,9 @@ class BiasChecks:
     async def _diagnose(self, *, unreliable: bool) -> str:
         """Find out why the bias does not act as it should, by raising or lowering one side alone."""
         question, most = "logit_bias acts", self.limit
-        raised, again = [await self._force_both((most, None), (None, most)) for _ in range(2)]
+        raised, again = await asyncio.gather(
+            *(self._force_both((most, None), (None, most)) for _ in range(2))
+        )
         if raised.most_moved and not raised.reversed and raised.moved == again.moved:
             self.clamp = await self._strength(raised.moved[0], None)
             unreliable = self.clamp is not None and self.clamp > self.offset + IRRESISTIBLE
@@ -187,7 +200,7 @@ class BiasChecks:
 
     async def _measure(self) -> str:
         items = self.items[:2]
-        if None in [await self._flip(item) for item in items]:
+        if None in await asyncio.gather(*map(self._flip, items)):
             answer = "no flip could be found: the answers are neither target"
             return self.find("one flip", "bad", answer, "answers do not follow the shift")
         await self._repeat(items)
@@ -212,17 +225,21 @@ class BiasChecks:
 
     async def _repeat(self, items: list[Item]) -> None:
         seen = self.client.observations
-        self.flips = fit(seen)
-        for step in (*LADDER, *FAR):
+        count, self.flips = len(seen), fit(seen)
+        for step in LADDER:
             await self._near(items[0], step)
-        self.flips = fit(seen)
-        if self.flips.jitter > LADDER[-3]:  # the ladder may be too narrow to measure it
+        self.flips = alone = fit(seen)
+        if alone.jitter:  # the ladder may be too narrow to measure it, and the bisections were not alone
+            wider = 5 if alone.jitter > LADDER[-3] else 1
             for step in LADDER:
-                await self._near(items[0], 5 * step)
-            self.flips = fit(seen)
-        alone, count = self.flips, len(seen)
-        await asyncio.gather(*(self._near(item, step) for item in items for step in (*LADDER, *FAR)))
-        crowd = fit(seen[count:], alone.shifts)
+                await self._near(items[0], wider * step)
+            self.flips, alone = fit(seen), fit(seen[count:])
+        count = len(seen)
+        steps = [(items[0], step) for step in FAR] + [
+            (item, step) for item in items for step in (*LADDER, *FAR)
+        ]
+        await asyncio.gather(*(self._near(*step) for step in steps))
+        crowd = fit(seen[count:], {**self.flips.shifts, **alone.shifts})
         self.jitter, self.crowd_jitter = alone.jitter, crowd.jitter
         self.flips = fit(seen)
         self._report_jitter("repeatable alone", alone)
@@ -258,7 +275,7 @@ class BiasChecks:
         strays = [stray for stray in seen if flips.astray(stray)]
         for stray in strays[:3]:
             item, shift = by_id[stray.query.item], stray.query.shift
-            again = [await self.client.at(item, shift, self.offset) for _ in range(2)]
+            again = await asyncio.gather(*(self.client.at(item, shift, self.offset) for _ in range(2)))
             if again == [stray.answer] * 2:
                 answer = f"no: the answer turns back at shift {shift:+.1f}"
                 return self.find("one flip", "bad", answer, "the answer is not monotone in the shift")
@@ -287,7 +304,9 @@ class BiasChecks:
             less = math.floor((1 - share) * self.offset)  # whole, as the bias may be rounded
             lower = self.offset - less
             shifts = self.flips.shifts
-            stays = [await self._holds(item, shifts[item.id], margin, lower, counted=False) for item in items]
+            stays = await asyncio.gather(
+                *(self._holds(item, shifts[item.id], margin, lower, counted=False) for item in items)
+            )
             if set(stays) == {None}:
                 continue  # with so small a bias, other words win
             where = f"at C = {self.offset - less:g}"
@@ -298,11 +317,15 @@ class BiasChecks:
         return self.find(question, "unknown", "with a smaller C the answers are neither target")
 
     async def _check_range(self, items: list[Item]) -> str:
-        margin = self.flips.margin
-        for item in items:
-            shift = self.flips.shifts[item.id]
+        margin, places = self.flips.margin, [(item, self.flips.shifts[item.id]) for item in items]
+
+        async def holds(item: Item, shift: float) -> bool:
             highest_offset = self.limit - max(0, math.ceil(shift + margin))
-            if not await self._holds(item, shift, margin, highest_offset):
+            return bool(await self._holds(item, shift, margin, highest_offset))
+
+        held = await asyncio.gather(*(holds(*place) for place in places))
+        for (item, shift), whole in zip(places, held, strict=True):
+            if not whole:
                 strength = await self._strength(item, shift)
                 if strength is None or strength < self.limit - 1 - margin:
                     return self._report_clamp(strength)
@@ -319,12 +342,18 @@ class BiasChecks:
     async def _check_fractions(self, items: list[Item]) -> str:
         """With C half a unit lower, rounding moves every flip by that much, jitter only some."""
         question, lower = "fractions honoured", self.offset - 0.5
-        holds = [bool(await self._holds(item, self.flips.shifts[item.id], NARROW, lower)) for item in items]
+        shifts = self.flips.shifts
+        tried = (self._holds(item, shifts[item.id], NARROW, lower) for item in items)
+        holds = [bool(each) for each in await asyncio.gather(*tried)]
         if all(holds):
             return self.find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
-        for item in self.items[len(items) :]:  # more items distinguish rounding from jitter
+
+        async def flip_holds(item: Item) -> bool:
             flip = await self._flip(item)
-            holds.append(flip is not None and bool(await self._holds(item, flip, NARROW, lower)))
+            return flip is not None and bool(await self._holds(item, flip, NARROW, lower))
+
+        # more items distinguish rounding from jitter
+        holds += await asyncio.gather(*map(flip_holds, self.items[len(items) :]))
         if sum(holds) > len(holds) / _MOST_FLIPS_LOST:
             return self.find(question, "unknown", "jitter hides it")
         trouble = "logit_bias is rounded, so thresholds fall where they were not put"
@@ -347,7 +376,7 @@ class BiasChecks:
         self, item: Item, flip: float, margin: float, offset: float, *, counted: bool = True
     ) -> bool | None:
         ask = self.client.at if counted else self.client.once
-        pair = [await ask(item, flip + step, offset) for step in (-margin, margin)]
+        pair = await asyncio.gather(*(ask(item, flip + step, offset) for step in (-margin, margin)))
         return None if INVALID in pair else pair == [NEGATIVE, POSITIVE]
 
     def _compare_with_logprobs(self, item: Item, flip: float, margin: float) -> str:

@@ -13,6 +13,7 @@ They are tried in the order given until one is usable and the next one could not
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -190,7 +191,8 @@ class _Probing:
             return "not tried"
         items = self.bias.items[:STATED]
         try:
-            answers = [await self.client.answer(self._cold_request(form, item), form) for item in items]
+            requests = (self._cold_request(form, item) for item in items)
+            answers = await asyncio.gather(*(self.client.answer(request, form) for request in requests))
         except FatalError as error:
             return self.find(question, "bad", f"no: {error}", trouble)
         if answers.count(INVALID) * 2 >= len(answers):
@@ -216,21 +218,23 @@ class _Probing:
     async def _answered(self, form: QuestionFormat) -> list[Item]:
         """The first few items that are answered, then those not tried; empty if none is answered."""
         answered: list[Item] = []
-        fatal, self.legible = None, 0
-        untried = iter(self.draws.items)
-        for tried, item in enumerate(untried, 1):
-            try:
-                reply = await self._greedy(form, item)
-            except FatalError as error:
-                if error.status not in ITEM_STATUSES:
-                    raise
-                fatal, reply = error, None
-            if reply is not None:
-                answered.append(item)
-                self.plain[item.id] = form.parse(reply).answer
-                self.legible += self.plain[item.id] != INVALID
-            if len(answered) == ITEMS or (not answered and tried == ITEMS):
-                break
+        untried, fatal, self.legible = list(self.draws.items), None, 0
+        left = ITEMS  # items to try until one is answered
+        while untried and len(answered) < ITEMS and (answered or left):
+            count = ITEMS - len(answered) if answered else 1  # the first shows which fields are accepted
+            tried, untried, left = untried[:count], untried[count:], left - 1
+            outcomes = await asyncio.gather(
+                *(self._greedy(form, item) for item in tried), return_exceptions=True
+            )
+            for item, outcome in zip(tried, outcomes, strict=True):
+                if isinstance(outcome, Reply):
+                    answered.append(item)
+                    self.plain[item.id] = form.parse(outcome).answer
+                    self.legible += self.plain[item.id] != INVALID
+                elif isinstance(outcome, FatalError) and outcome.status in ITEM_STATUSES:
+                    fatal = outcome
+                elif outcome is not None:
+                    raise outcome
         if not answered and fatal is not None:
             raise fatal
         return [*answered, *untried] if answered else []
@@ -278,12 +282,11 @@ class _Probing:
         shown: dict[str, Reply] = {}
         for self.top in TOPS:
             try:
-                for item in self.bias.items:
-                    request = Request(item.messages, temperature=1.0, top_logprobs=self.top)
-                    reply = await self.client.reply(request)
-                    if reply is None or not reply.logprobs:
-                        break
-                    shown[item.id] = reply
+                first, *others = self.bias.items
+                if (reply := await self._shown(first)) is not None:
+                    replies = [reply, *await asyncio.gather(*map(self._shown, others))]
+                    pairs = zip(self.bias.items, replies, strict=True)
+                    shown = {item.id: reply for item, reply in pairs if reply is not None}
                 break
             except FatalError as error:
                 shown = {}
@@ -296,6 +299,11 @@ class _Probing:
         answer = f"shown, {self.top} at most" if shown else "hidden, as a black box has them"
         self.find("logprobs", "good", answer)
         return shown
+
+    async def _shown(self, item: Item) -> Reply | None:
+        """The reply about an item if it shows logprobs."""
+        reply = await self.client.reply(Request(item.messages, temperature=1.0, top_logprobs=self.top))
+        return reply if reply is not None and reply.logprobs else None
 
     def _compare_tokens(self, item: str, logprobs: Mapping[str, float]) -> None:
         shown = {
