@@ -8,20 +8,29 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from blindcal.certifying.decision_request import decision_request
 from blindcal.estimate.noise import ControlCounts
-from blindcal.records import FloatArray
+from blindcal.records import FloatArray, Targets, Token
 from blindcal.results.certificate import AskedAs, Certificate, CertifiedRequest, CertifiedSide, prompt_digest
 from blindcal.results.run import open_run
 from blindcal.store.run_file import ServedModel
 from blindcal.store.run_store import RUN_FILE, Store
 
 ACCEPT = CertifiedSide(
-    threshold=0.9, shift=-2.1972, bound=0.953, wanted=0.95, right=396, decided=400, items=1000, level=0.95
+    threshold=0.899997788,
+    shift=-2.1972,
+    bound=0.953,
+    wanted=0.95,
+    right=396,
+    decided=400,
+    items=1000,
+    level=0.95,
 )
-REJECT = replace(ACCEPT, threshold=0.2, shift=1.3863, bound=0.961, level=0.975)
+TARGETS = Targets((Token(1, "Yes"),), (Token(2, "No"),))
+REJECT = replace(ACCEPT, threshold=0.199999098, shift=1.3863, bound=0.961, level=0.975)
 
 
 def certificate(**changes: Any) -> Certificate:
@@ -42,16 +51,28 @@ def certificate(**changes: Any) -> Certificate:
         prompt_digest="00",
         made=date(2026, 11, 16),
         expires=date(2027, 2, 14),
+        audited=b"",
         request=CertifiedRequest(
             url="http://127.0.0.1:1/v1/chat/completions",
-            accept={"model": "replay"},
+            accept={},
             reject=None,
             positive=("Yes",),
             negative=("No",),
         ),
-        settings=AskedAs({"model": "replay"}, {"max_shift": 50.0}),
+        settings=AskedAs(
+            {"model": "replay"},
+            {"max_shift": 50.0, "targets": msgspec.json.decode(msgspec.json.encode(TARGETS))},
+        ),
     )
-    return replace(made, **changes)
+    made = replace(made, **changes)
+    if "request" in changes:
+        return made
+    reject = None if made.reject is None else _body(made.reject)
+    return replace(made, request=replace(made.request, accept=_body(made.accept), reject=reject))
+
+
+def _body(side: CertifiedSide) -> dict[str, Any]:
+    return {"model": "replay", "logit_bias": {"1": 50.0 + side.shift, "2": 50.0}}
 
 
 def side(threshold: float) -> CertifiedSide:

@@ -24,7 +24,7 @@ from blindcal.results.check import check
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.store.run_file import ServedModel
-from certified_runs import ACCEPT, REJECT, certificate, certificate_of
+from certified_runs import REJECT, certificate, certificate_of
 from commanding import blindcal, printed_error
 from finished_runs import FinishedRuns
 
@@ -238,8 +238,6 @@ def test_no_name_escapes_its_annotation(tmp_path: Path) -> None:
 
 # Certificates, and runs that one should still hold for
 
-NONE = replace(ACCEPT, right=0, decided=0, bound=0.0)
-
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
@@ -271,7 +269,6 @@ ACCEPTED = "precision of accepted items at least"
         ({}, ("--min-precision", 0.98, "--estimate"), 0, f"passed     {ACCEPTED} 0.98"),
         ({}, ("--model", "gpt-4o"), 3, "failed     model gpt-4o: the certificate is about replay"),
         ({"expires": date(2026, 1, 31)}, (), 3, "failed     not expired: it expired on 2026-01-31: certify"),
-        ({"accept": NONE}, (), 3, f"failed     {ACCEPTED} 0.95"),
         ({"level": 0.9}, (), 4, "undecided  certified with at least 95% confidence: it is 90% sure"),
         ({"level": 0.9}, ("--confidence", 0.9), 0, "passed     certified with at least 90% confidence"),
     ],

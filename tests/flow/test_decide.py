@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,9 @@ def test_every_decision_is_that_of_the_rule(run: Path, items: Path, out: Path, r
     with (out / "decisions.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     lines = read_lines(out)
-    assert [{name: value or "" for name, value in line.items()} for line in lines] == table
+    assert [
+        {name: "" if value is None else str(value) for name, value in line.items()} for line in lines
+    ] == table
     of = {("Yes", None): "accept", ("No", None): "reject", ("No", "No"): "reject", ("No", "Yes"): "abstain"}
     for line in lines:
         assert line["decision"] == of[line["at_accept"], line["at_reject"]]
@@ -111,6 +114,8 @@ def test_a_certificate_is_applied_as_it_was_certified(run: Path, items: Path, ou
     result = decide(path, items, out=out)
     assert verdicts(result) == ruled(P, rule)
     assert not result.doubts
+    assert result.audited == N
+    assert all(decision.audited for decision in result)
     assert min(result.accepted, result.rejected) > 0
     assert result.accept == rule.accept
     assert bc.check(path).outcome == "passed"
@@ -235,6 +240,23 @@ def test_an_expired_certificate_is_refused(run: Path, items: Path, server: Serve
     again = decide(old, items, out=out)
     assert again.doubts == ("the certificate expired on 2026-01-31",)
     assert verdicts(again) == ruled(P, old)
+
+
+def test_a_certificate_that_expires_later_is_said_to_have_expired(
+    run: Path, items: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decisions that are finished keep their promise, and a run that is not finished is refused."""
+    rule = certificate_of(run)
+    finished = decide(rule, items, out=out)
+    with pytest.raises(NotIdentifiedError, match="before the first answer"):
+        decide(rule, items, out=out.parent / "begun", limits=bc.Limits(max_queries=2 * CHECKED))
+    monkeypatch.setattr(bc.Certificate, "expired", lambda _: True)
+    again = decide(rule, items, out=out)
+    assert again == replace(finished, expired=True)
+    assert finished.promise("accept") in again.promise("accept")
+    assert f"has expired since, on {rule.expires}" in again.promise("accept")
+    with pytest.raises(NotCertifiedError, match="expired on"):
+        decide(rule, items, out=out.parent / "begun")
 
 
 @pytest.mark.parametrize("now", ["fp_2", None])

@@ -35,9 +35,9 @@ from blindcal.estimate.grid import CELLS, EDGES_S, MID_P
 from blindcal.estimate.latent.operating import GRID_SHIFTS
 from blindcal.estimate.noise import ControlCounts
 from blindcal.estimate.uncertainty import share_bounds
-from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round, Targets, Token
+from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round, Token
 from blindcal.results.certificate import FORMAT, Certificate, prompt_digest
-from certified_runs import REJECT, certificate
+from certified_runs import ACCEPT, REJECT, TARGETS, certificate
 
 
 def lower_bound(right: int, decided: int, level: float) -> float:
@@ -337,7 +337,6 @@ ASKED = {
     "negative": "No",
     "offset": 50.0,
 }
-TARGETS = Targets((Token(1, "Yes"),), (Token(2, "No"),))
 
 
 @pytest.mark.parametrize("reject", [None, REJECT])
@@ -387,6 +386,25 @@ def test_what_is_no_certificate_is_refused(damage: Any, why: str, tmp_path: Path
         Certificate.load(path)
     assert why in str(raised.value)
     assert raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"accept": replace(ACCEPT, bound=0.99)}, "a bound of 0.9900 does not follow from 396 of 400"),
+        ({"accept": replace(ACCEPT, right=300)}, "does not follow from 300 of 400 right decisions"),
+        ({"accept": replace(ACCEPT, level=0.9)}, "a bound of 0.9530 does not follow"),
+        ({"accept": replace(ACCEPT, right=401)}, "401 of 400 of 1,000 items are no counts"),
+        ({"accept": replace(ACCEPT, threshold=0.5)}, "its request does not decide at 0.5000"),
+        ({"request": certificate(accept=replace(ACCEPT, shift=0.0)).request}, "does not decide at 0.9000"),
+        ({"reject": replace(REJECT, shift=-3.0, threshold=0.9525741)}, "its two thresholds cross"),
+    ],
+)
+def test_the_parts_of_a_certificate_agree(change: Any, why: str, tmp_path: Path) -> None:
+    """A digest is no proof: what is promised must follow from the counts, and be what the request sends."""
+    certificate(**change).save(tmp_path / "c.json")
+    with pytest.raises(InputError, match=why):
+        Certificate.load(tmp_path / "c.json")
 
 
 def test_the_prompt_digest_follows_the_wording() -> None:

@@ -48,6 +48,7 @@ from blindcal.estimate.noise import ControlCounts
 from blindcal.records import level_percent
 from blindcal.results.certificate import (
     CERTIFICATE_FILE,
+    PREFIX,
     Certificate,
     CertifiedRequest,
     CertifiedSide,
@@ -285,6 +286,7 @@ class _Certification:
             prompt_digest=prompt_digest(run.settings, run.result.targets),
             made=made,
             expires=made + timedelta(days=expires),
+            audited=b"".join(sorted({run.digests[item][:PREFIX] for item in run.answered.items})),
             request=CertifiedRequest(
                 url=request.url,
                 accept=request.body,

@@ -295,6 +295,8 @@ def _conclude(
         accept=None if doubts else certificate.accept,
         reject=None if doubts else certificate.reject,
         expires=certificate.expires,
+        expired=certificate.expired(),
+        audited=counts.audited,
         controls=controls,
         spend=Spend.of(store, prices),
         labels_ignored=items.labels_ignored,

@@ -110,6 +110,9 @@ def _print(result: DecisionResult, *, err: bool) -> None:
     field = partial(print_field, err=err)
     if result.labels_ignored:
         field("labels", "the items have labels, which were not read")
+    if result.audited:
+        which = f"{result.audited:,} of the items were in the certified audit"
+        field("WARNING", f"{which}, and the promise is about new ones; 'audited' marks them in the files")
     decided = f"{result.accepted:,} accept, {result.rejected:,} reject, {result.abstained:,} abstain"
     field("decisions", f"{result.items - result.undecided:,} of {result.items:,} items: {decided}")
     field("accept", result.promise("accept"))

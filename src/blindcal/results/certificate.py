@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError
 from blindcal.estimate.noise import ControlCounts
+from blindcal.estimate.uncertainty import share_bounds
 from blindcal.json_form import JsonError, json_page, read_json, read_saved
 from blindcal.records import Targets
 from blindcal.store.run_file import ServedModel
@@ -23,6 +25,8 @@ from blindcal.store.run_file import ServedModel
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1
 """The version of the file format; a file with another one is refused."""
+PREFIX = 6
+"""Bytes of the digest of a prompt that a certificate keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class Certificate:
     including the day ``expires``. So do those of all attempts to certify the run, of which this is number
     ``attempt``; each side is tested at a higher level. ``candidates`` counts the thresholds tried, and
     ``reused`` the answers taken from the run. ``controls`` are the control answers that those of decisions
-    are compared with.
+    are compared with, and ``audited`` holds the beginning of the digest of every prompt of the audit.
     """
 
     format: int = FORMAT
@@ -97,6 +101,7 @@ class Certificate:
     prompt_digest: str
     made: date
     expires: date
+    audited: bytes
     request: CertifiedRequest
     settings: AskedAs
 
@@ -110,6 +115,37 @@ class Certificate:
         """The certified sides, by name."""
         sides = {"accept": self.accept, "reject": self.reject}
         return {name: side for name, side in sides.items() if side is not None}
+
+    @property
+    def audited_prompts(self) -> frozenset[bytes]:
+        """Beginnings of the digests of the prompts of the audit, of `PREFIX` bytes each."""
+        return frozenset(self.audited[k : k + PREFIX] for k in range(0, len(self.audited), PREFIX))
+
+    @property
+    def contradiction(self) -> str | None:
+        """Where its parts contradict each other, in words."""
+        bodies = {"accept": self.request.accept, "reject": self.request.reject}
+        for name, side in self.sides.items():
+            bound = share_bounds(side.right, side.decided, 1 - side.level)[0]
+            if not 0 <= side.right <= side.decided <= side.items == self.items:
+                return f"{name}: {side.right:,} of {side.decided:,} of {side.items:,} items are no counts"
+            if not side.wanted <= side.bound <= bound + 1e-9 or side.level < self.level:
+                counts = f"{side.right:,} of {side.decided:,} right decisions"
+                return f"{name}: a bound of {side.bound:.4f} does not follow from {counts}"
+            if abs(side.threshold - expit(-side.shift)) > 1e-6 or not self._sends(side.shift, bodies[name]):
+                return f"{name}: its request does not decide at {side.threshold:.4f}"
+        if self.reject is not None and self.reject.threshold > self.accept.threshold:
+            return "its two thresholds cross"
+        return None
+
+    def _sends(self, shift: float, body: dict[str, Any] | None) -> bool:
+        try:
+            bias = (body or {})["logit_bias"]
+            targets = msgspec.convert(self.settings.ready["targets"], Targets)
+            raised, others = ([bias[str(t.id)] for t in side] for side in targets.sides)
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError):
+            return False
+        return bool(raised and others) and all(abs(a - b - shift) < 1e-3 for a in raised for b in others)
 
     def expired(self, today: date | None = None) -> bool:
         """Whether the certificate is no longer valid today (UTC)."""
@@ -135,6 +171,8 @@ class Certificate:
                 f"{path}: was changed after it was certified, so that it promises nothing",
                 remedy="use the original file, or certify again",
             )
+        if made.contradiction is not None:
+            raise InputError(f"{path}: contradicts itself: {made.contradiction}", remedy="certify again")
         return made
 
 

@@ -379,9 +379,8 @@ def _of_certificate(
     """Without a ``confidence``, the share of right decisions counts instead of its bound."""
     for name, side in certificate.sides.items():
         wanted = side.wanted if min_precision is None or name == "reject" else min_precision
-        share = side.right / side.decided if side.decided else 0.0
         sure = None if confidence is None else certificate.level
-        verdict = _precision(name, wanted).verdict(Estimate(share, side.bound), sure)
+        verdict = _precision(name, wanted).verdict(Estimate(side.right / side.decided, side.bound), sure)
         yield replace(verdict, why=f"{side.right:,} of {side.decided:,} were right; {verdict.why}")
     if confidence is not None:
         words = f"certified with at least {level_percent(confidence)} confidence"

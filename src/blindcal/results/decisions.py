@@ -22,7 +22,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.estimate.noise import ControlCounts
 from blindcal.json_form import json_line, json_page
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, level_percent
-from blindcal.results.certificate import Certificate, CertifiedSide
+from blindcal.results.certificate import PREFIX, Certificate, CertifiedSide
 from blindcal.results.result import Spend
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell
@@ -41,6 +41,7 @@ class Decision:
     """The decision on one item; ``reason`` says why the rule abstains.
 
     ``at_accept`` and ``at_reject`` are the answers at the two thresholds, ``None`` if not asked or unusable.
+    ``audited`` items were in the certified audit.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Decision:
     at_accept: str | None
     at_reject: str | None = None
     reason: str | None = None
+    audited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -55,7 +57,9 @@ class DecisionResult:
     """A summary of decisions; iterate to read each of them from ``folder``.
 
     ``undecided`` items have no decision because the run was ``stopped``. ``reasons`` counts why the rule
-    abstained. ``doubts`` say why nothing is promised, and ``accept`` and ``reject`` are then ``None``.
+    abstained. ``audited`` items were in the certified audit, and the promise is about others. The certificate
+    may have ``expired`` after the run. ``doubts`` say why nothing is promised; ``accept`` and ``reject`` are
+    then ``None``.
     """
 
     folder: str
@@ -72,6 +76,8 @@ class DecisionResult:
     accept: CertifiedSide | None
     reject: CertifiedSide | None
     expires: date
+    expired: bool
+    audited: int
     controls: ControlCounts
     spend: Spend
     labels_ignored: bool = False
@@ -101,6 +107,7 @@ class DecisionResult:
         return (
             f"precision at least {rounded_down(side.bound):g}, {level_percent(self.level)} sure; when it was "
             f"certified, {side.right:,} of {side.decided:,} were right"
+            + (f"; the certificate has expired since, on {self.expires}" if self.expired else "")
         )
 
     def save(self) -> None:
@@ -132,8 +139,10 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
     lower = {
         again[query - first]: (answer, text, why) for query, answer, text, why in answers(first, len(again))
     }
+    items, audited = store.items(), certificate.audited_prompts
     for query, answer, text, why in answers(0, first):
-        upper = Decision(id=store.item(query)[0], decision="abstain", at_accept=text)
+        known = items.digests[query][:PREFIX] in audited
+        upper = Decision(id=items.ids[query], decision="abstain", at_accept=text, audited=known)
         if answer == POSITIVE:
             yield replace(upper, decision="accept")
         elif answer == INVALID:
@@ -151,15 +160,16 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
 
 @dataclass(frozen=True, slots=True)
 class DecisionCounts:
-    """How often each decision was made, and why the rule abstained, the commonest reasons first."""
+    """How often each decision was made, how often about an audited item, and why the rule abstained."""
 
     verdicts: Counter[str]
+    audited: int
     reasons: dict[str, int]
 
 
 def write_decisions(store: Store, certificate: Certificate, folder: Path) -> DecisionCounts:
     """Write the decisions so far as CSV that is safe to open in a spreadsheet, and as JSON lines."""
-    verdicts, reasons = Counter[str](), Counter[str]()
+    verdicts, reasons, audited = Counter[str](), Counter[str](), 0
     with (
         atomic_write(folder / DECISIONS_TABLE) as table_draft,
         atomic_write(folder / DECISIONS_LINES) as lines_draft,
@@ -170,11 +180,12 @@ def write_decisions(store: Store, certificate: Certificate, folder: Path) -> Dec
         table.writerow(Decision.__slots__)
         for decision in stored_decisions(store, certificate):
             verdicts[decision.decision] += 1
+            audited += decision.audited
             if decision.reason is not None:
                 reasons[decision.reason] += 1
             cells = (getattr(decision, name) for name in Decision.__slots__)
-            table.writerow("" if cell is None else csv_cell(cell) for cell in cells)
+            table.writerow(csv_cell(cell) if isinstance(cell, str) else cell for cell in cells)
             lines.write(json_line(decision) + b"\n")
     named = dict(reasons.most_common(MOST_REASONS))
     others = reasons.total() - sum(named.values())
-    return DecisionCounts(verdicts, named | ({"other reasons": others} if others else {}))
+    return DecisionCounts(verdicts, audited, named | ({"other reasons": others} if others else {}))
