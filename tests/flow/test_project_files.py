@@ -98,6 +98,21 @@ def test_the_image_is_built_from_files_that_it_gets() -> None:
     assert last["ENTRYPOINT"] == '["blindcal"]'
 
 
+def test_what_runs_elsewhere_is_pinned_by_digest() -> None:
+    """Actions of others and the base image are named by what they contain, which no tag or branch is."""
+    files = ["action.yml", *(f".github/workflows/{name}.yml" for name in ("test", "release"))]
+    text = "".join((ROOT / file).read_text() for file in files)
+    used = [name for name in re.findall(r"uses: (.*)", text) if not name.startswith("./")]
+    assert used
+    assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", name)] == []
+    images = [rest for word, rest in dockerfile() if word == "FROM"]
+    assert [
+        image
+        for image in images
+        if not re.match(r"python:3\.13-slim@sha256:[0-9a-f]{64}( AS build)?$", image)
+    ] == []
+
+
 def test_the_compose_example_is_a_command_of_ours() -> None:
     """The audit in compose.yaml asks for the model that the server is told to serve, at its address."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]

@@ -182,6 +182,27 @@ def test_a_limit_that_is_not_kept_fails(
     assert shown.startswith(f"::{annotation} title=")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"out": "x\noutcome=passed"}, "out: holds a line break or another control character; name a folder"),
+        (
+            {"audit_options": "--by 'topic"},
+            "audit-options: No closing quotation; give every quote its partner",
+        ),
+    ],
+)
+def test_an_input_that_cannot_be_meant_is_one_annotation(
+    inputs: dict[str, str], message: str, job: Job, base_url: str
+) -> None:
+    """A line break in the folder would add outputs: they are left as they were, and nothing is audited."""
+    before = dict(job.outputs)
+    done = job.run("audit", items="questions.csv", model="m", base_url=base_url, **inputs)
+    assert done.returncode == 1
+    assert (done.stdout + done.stderr).strip() == f"::error title=blindcal::{message}"
+    assert job.outputs == before
+
+
 HOSTILE = "$(touch broken) `touch broken` \"; touch broken; ' && touch broken"
 
 
