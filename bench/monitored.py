@@ -98,7 +98,7 @@ def reference(path: Path, seed: int) -> Reference:
     traffic = recorded(path)
     picked = np.random.default_rng([seed, 2, 15]).integers(traffic.f.size, size=REFERENCE_ITEMS)
     fit = simulated_fit(traffic.labels[picked], traffic.f[picked], seed=seed, resamples=1000)
-    return Reference.of(fit, LEVEL * FOR_REFERENCE)
+    return Reference.of(fit.smooth, LEVEL * FOR_REFERENCE)
 
 
 # Nothing is wrong

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-import blindcal as bc
+from blindcal.estimate.fit import Fit
 from blindcal.estimate.truth import bin_edges, bin_index
 from blindcal.records import Estimate, FloatArray
 from populations import Population, Recorded, true_values
@@ -86,9 +86,14 @@ def _true_rates(yes: BoolArray, up: FloatArray) -> tuple[float, float, float, fl
     )
 
 
-def intervals(fit: bc.LatentFit, at: FloatArray | None) -> FloatArray:
-    """The intervals of a fit, in the order of `NAMES`, shape (2, figures); the curve's are at ``at``."""
-    found: list[Estimate] = [getattr(fit, name) for name in SCALARS.values()]
+def intervals(fit: Fit, at: FloatArray | None) -> FloatArray:
+    """The intervals of a fit, in the order of `NAMES`, shape (2, figures); the curve's are at ``at``.
+
+    Without ``at`` the population's curve is unknown, and so is its TCE.
+    """
+    found: list[Estimate] = [
+        Estimate(None) if name == "tce" and at is None else getattr(fit, name) for name in SCALARS.values()
+    ]
     found += [one.gap for one in fit.bins]
     band = np.full((2, len(CURVE_AT)), np.nan)
     if at is not None:

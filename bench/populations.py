@@ -17,6 +17,8 @@ import numpy as np
 from scipy.special import expit, logit
 
 import blindcal as bc
+from blindcal.estimate.problem import Problem
+from blindcal.estimate.shown import AnswersFit, fit_answers
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design, method_of
 from blindcal.records import FloatArray, IntArray
@@ -231,17 +233,9 @@ def simulated_fit(
     queries: float = 1.0,
     seed: int = 0,
     resamples: int = RESAMPLES,
-) -> bc.LatentFit:
+) -> AnswersFit:
     """The fit of one simulated audit of items with known probabilities."""
     design = make_design(method, labels, queries=queries, seed=seed)
     answers = ask(design, p, seed=seed, logprobs=method_of(method).logprobs)
-    return bc.latent(
-        labels[answers.items],
-        answers.shifts,
-        answers.answers,
-        answers.temperatures,
-        answers.items,
-        bounds=answers.bounds,
-        resamples=resamples,
-        seed=seed,
-    )
+    problem = Problem.of_answers(labels, answers)
+    return fit_answers(problem, resamples=resamples, seed=seed)

@@ -1,6 +1,7 @@
 """How often the 95% intervals of the report hold: every number, every method that fits.
 
     python bench/study.py                                  # everything: about an hour on two cores
+    python bench/study.py --classwise                      # the ECE of each of several answers: minutes
     python bench/study.py --choose --methods latent-1 --sizes 2000 --groups "score files"
 
 Each repeat draws n items from a population with known truth, asks them as one method does, fits, and compares
@@ -17,12 +18,17 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
+from scipy.special import softmax
 
-from blindcal.records import FloatArray
-from page_figures import NAMES, intervals, true_figures
+from blindcal.estimate.shown import classwise
+from blindcal.estimate.truth import binned_ece
+from blindcal.items.score_files import read_choices
+from blindcal.records import FloatArray, IntArray
+from page_figures import BINS, NAMES, intervals, true_figures
 from populations import ATOMS, CHOSEN, Population, Recorded, drawn, narrow, simulated_fit
 
 TO_CHOOSE = (
@@ -274,14 +280,63 @@ def tables(found: Mapping[Setting, Sequence[Outcome]]) -> dict[str, Table]:
     return made
 
 
+@lru_cache
+def choices(path: Path) -> tuple[IntArray, FloatArray]:
+    """Labels, and the probability of each answer."""
+    known = read_choices(path)
+    return known.labels, softmax(known.logits, axis=1)
+
+
+def classwise_held(job: tuple[Path, int, int, int]) -> list[float]:
+    """Whether the interval of the mean holds, and its width; the same of a class, in the mean over all."""
+    path, n, seed, resamples = job
+    labels, p = choices(path)
+    picked = np.random.default_rng([seed, n]).integers(labels.size, size=n)
+    mean, each = classwise(labels[picked], p[picked], bins=BINS, resamples=resamples, seed=seed)
+    true = [float(binned_ece(labels == k, column, BINS).ece) for k, column in enumerate(p.T)]
+    held = [float(value in estimate) for value, estimate in zip(true, each, strict=True)]
+    widths = [2 * estimate.half_width for estimate in each]
+    return [
+        float(float(np.mean(true)) in mean),
+        2 * mean.half_width,
+        float(np.mean(held)),
+        float(np.mean(widths)),
+    ]
+
+
+def classwise_table(options: Namespace, seeds: range) -> Table:
+    """A row per file and number of items."""
+    paths = sorted((options.data / "choices").glob("*.csv.gz"))
+    places = list(product(paths, SIZES))
+    jobs = [(path, n, seed, options.refits) for path, n in places for seed in seeds]
+    found = np.array(run_all(classwise_held, jobs, options, chunk=16)).reshape(len(places), len(seeds), -1)
+    rows = [
+        [path.name.removesuffix(".csv.gz").replace("__", ", "), n, *held.tolist()]
+        for (path, n), held in zip(places, found.mean(axis=1), strict=True)
+    ]
+    columns = {"file": "{}", "n": "{:,}", "mean over classes": "{:.1%}", "its width": "{:.3f}"}
+    return table(columns | {"a class": "{:.1%}", "its mean width": "{:.3f}"}, rows)
+
+
 def main() -> None:
     """Run the study, and record its tables."""
     options = parser(__doc__, repeats=400, refits=REFITS)
     options.add_argument("--choose", action="store_true", help="the half of the files to choose on")
+    options.add_argument("--classwise", action="store_true", help="the ECE of each of several answers")
     options.add_argument("--methods", nargs="*", choices=list(METHODS))
     options.add_argument("--sizes", type=int, nargs="*", help="numbers of items")
     options.add_argument("--groups", nargs="*", help="populations")
     arguments = options.parse_args()
+    first = FIRST_TO_CHOOSE if arguments.choose else FIRST_SEED
+    seeds = range(first, first + arguments.repeats)
+    if arguments.classwise:
+        record(
+            "study-classwise",
+            {"classwise": classwise_table(arguments, seeds)},
+            arguments,
+            seeds=f"seeds from {first:,}",
+        )
+        return
     names = TO_CHOOSE if arguments.choose else TO_REPORT
     files = [arguments.data / "scores" / f"{name}.csv.gz" for name in names]
     if not all(path.is_file() for path in files):
@@ -290,8 +345,6 @@ def main() -> None:
     wanted = [one for one in settings() if all(not v or getattr(one, k) in v for k, v in chosen.items())]
     if not wanted:
         raise SystemExit("nothing is studied with these methods, sizes and groups together")
-    first = FIRST_TO_CHOOSE if arguments.choose else FIRST_SEED
-    seeds = range(first, first + arguments.repeats)
     made = tables(study(list(repeats_of(wanted, files, seeds, arguments.refits)), arguments))
     if arguments.choose or any(chosen.values()):
         for title, shown in made.items():

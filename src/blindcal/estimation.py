@@ -14,7 +14,7 @@ import numpy as np
 from blindcal.design import BlindDesign, Design
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import NOTHING, AnswerPart, Findings, Part, no_findings
-from blindcal.estimate.latent.estimator import fit_problem
+from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.published import (
     blind,
@@ -24,6 +24,7 @@ from blindcal.estimate.published import (
     sampled_shares,
     stated,
 )
+from blindcal.estimate.shown import fit_answers
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray
@@ -130,9 +131,10 @@ def _read(inputs: EstimationInput, problem: Problem, brief: bool) -> _Reading:
         return nothing
     try:
         if inputs.estimator_name == "latent":
-            fit = fit_problem(problem, bins=inputs.bins, level=inputs.level, resamples=inputs.resamples)
+            fit = fit_answers(problem, bins=inputs.bins, level=inputs.level, resamples=inputs.resamples)
             gaps = fit.half_gaps if inputs.resamples else None
-            return _Reading(fit.findings(brief=brief), fit.problem, gaps)
+            read = fit.problem if isinstance(fit, LatentFit) else problem  # with its excess
+            return _Reading(fit.findings(brief=brief), read, gaps)
         if inputs.estimator_name == "blind":
             return _Reading(_blind(inputs), problem)
         return _at_face_value(inputs, problem)
@@ -265,6 +267,8 @@ def measures(
 ) -> str:
     """Say what an audit measures, from which answers; ``several`` if there are more than two answers."""
     answers, quantity, words = METHODS[method].answers, _QUANTITIES[semantics], _READINGS[estimator]
+    if METHODS[method].logprobs:
+        words = "taken as they are, with intervals; those known only within bounds by maximum likelihood"
     if several:
         answers = several_answers(method).answers or answers
         quantity = _SEVERAL_QUANTITIES[semantics]

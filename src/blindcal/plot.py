@@ -1,6 +1,6 @@
 """Figures of results and fits: ``bc.plot.reliability(result)``.
 
-Each function draws a result, a `Run`, a `LatentFit` or a `BlindResult` on ``ax`` or on a new figure, and
+Each function draws a result, a `Run`, a fit or a `BlindResult` on ``ax`` or on a new figure, and
 returns the axes. ``fit.at(bins=10, level=0.9)`` changes the bins and the level of a fit.
 """
 
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.findings import CostCurve, Findings, finite
-from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.fit import Fit
 from blindcal.estimate.latent.operating import check_costs
 from blindcal.estimate.published import BlindResult
 from blindcal.records import Estimate
@@ -33,7 +33,7 @@ __all__ = [
 style = figure_style
 """The look of all figures, for drawings of your own: ``with bc.plot.style(dark=True): ...``."""
 
-Drawable: TypeAlias = Findings | Run | LatentFit | BlindResult
+Drawable: TypeAlias = Findings | Run | Fit | BlindResult
 #: The attribute that each figure is drawn from, and its name in words.
 _NEEDS = {
     "calibration_curve": ("bins", "bins"),
@@ -120,8 +120,8 @@ def _available(source: object) -> list[str]:
     return filled
 
 
-def _costs(source: LatentFit | Findings, cost_fp: float, cost_fn: float) -> CostCurve:
-    if isinstance(source, LatentFit):
+def _costs(source: Fit | Findings, cost_fp: float, cost_fn: float) -> CostCurve:
+    if isinstance(source, Fit):
         return source.expected_cost(cost_fp, cost_fn)
     for curve in source.costs:
         if math.isclose(curve.cost_fp * cost_fn, curve.cost_fn * cost_fp):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import logit
+from scipy.special import expit, logit
 
 import blindcal as bc
 from blindcal.auditing.audit import audit
@@ -20,6 +20,7 @@ from blindcal.items.catalogue import open_items
 from blindcal.items.score_files import read_scores
 from blindcal.records import FloatArray, IntArray
 from blindcal.results.answer_counts import of_run, read_counts, write_counts
+from blindcal.results.compare import compare
 from blindcal.results.merge import merge
 from blindcal.results.run import Run, open_run
 from blindcal.simulation.recording import Recording
@@ -186,7 +187,7 @@ def test_counts_of_readings_give_the_same_fit(run: Run, tmp_path: Path) -> None:
     write_counts(counts, tmp_path / "counts.parquet")
     assert read_counts(tmp_path / "counts.parquet") == counts
     fit = counts.latent(resamples=40)
-    assert fit.ece == run.fit(resamples=40).ece == run.result.ece
+    assert fit.ece == run.fit(resamples=40).smooth.ece
 
 
 def test_parts_of_a_file_merge_to_the_whole(items: Path, server: Server, run: Run, tmp_path: Path) -> None:
@@ -210,6 +211,24 @@ def test_a_threshold_of_shown_probabilities_is_compared_with_them(folder: Path) 
     chosen = blindcal("threshold", folder, "--cost-fp", 5, "--cost-fn", 1)
     assert chosen.exit_code == 0, chosen.output
     assert "compare the probability that the endpoint shows with it" in " ".join(chosen.output.split())
+    assert "queries tested thresholds" not in chosen.output  # every reading tests every threshold
+
+
+def test_what_was_read_is_estimated_as_it_is(run: Run, folder: Path) -> None:
+    """Results, gates and comparisons rest on the probabilities themselves, not on a smooth fit of them."""
+    assert run.answered.bounds is not None
+    labels, p = run.labels[run.answered.items], expit(run.answered.bounds).mean(axis=1)
+    result = run.result
+    known = binned_ece(labels, p, 5)
+    assert [float(one.gap) for one in result.bins] == pytest.approx(known.gaps.tolist(), abs=1e-12)
+    assert float(result.brier) == pytest.approx(((p - labels) ** 2).mean(), abs=1e-12)
+    assert [float(one.positive_rate) for one in result.operating] == pytest.approx(
+        [(p >= one.threshold).mean() for one in result.operating], abs=1e-12
+    )
+    assert "taken as they are" in result.measures
+    (ece, *_) = compare(folder, folder, resamples=40).differences
+    assert ece.first.value == result.ece.value
+    assert (ece.difference.value, ece.correlation) == (0, pytest.approx(1))
 
 
 @pytest.mark.parametrize("semantics", [None, "max", "pair"])

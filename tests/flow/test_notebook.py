@@ -33,7 +33,7 @@ def run(finished_runs: FinishedRuns) -> Run:
 
 @pytest.fixture(scope="module")
 def fit(run: Run) -> LatentFit:
-    return run.fit(resamples=40)
+    return run.fit(resamples=40).smooth
 
 
 def shown(page: str) -> str:

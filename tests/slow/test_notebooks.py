@@ -98,7 +98,7 @@ def test_a_real_notebook_shows_results_and_fits(finished_runs: FinishedRuns, fol
     book: Any = nbformat.v4.new_notebook(cells=code)  # type: ignore[no-untyped-call]  # nbformat has no types
     NotebookClient(book, timeout=None, kernel_name="python3", resources=folders).execute()
     pages = [cell.outputs[0].data.get("text/html", "") for cell in book.cells[1:]]
-    captions = ["gpt-4o-mini, latent", "blind", "latent fit", "replay, latent"]
+    captions = ["gpt-4o-mini, latent", "blind", "fit", "replay, latent"]
     for page, caption in zip(pages[:4], captions, strict=True):
         assert f"<b>{caption}</b>" in page
         assert "<svg" in page

@@ -28,7 +28,7 @@ def test_cells_cover_every_probability_once() -> None:
 @pytest.mark.parametrize("bins", [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20])
 def test_usual_bins_are_unions_of_cells(bins: int) -> None:
     """Every edge of the usual binnings is an edge of a cell, so that no cell is shared."""
-    share = grid.memberships(bins)
+    share = grid.GRID.memberships(bins)
     assert (np.isclose(share, 0) | np.isclose(share, 1)).all()
     assert np.abs(EDGES_P[:, None] - np.arange(bins + 1) / bins).min(axis=0).max() < 1e-12
 

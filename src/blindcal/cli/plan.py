@@ -197,7 +197,7 @@ def _source(path: Path) -> _Source:
     spend = run.result.spend
     each = spend.prompt_tokens / spend.queries, spend.completion_tokens / spend.queries
     return _Source(
-        shape=Shape(shown, run.fit().population),
+        shape=Shape(shown, run.fit().smooth.population),
         method=run.result.method,
         items=run.labels.size,
         tokens=TokenCount(*each, counted=True),

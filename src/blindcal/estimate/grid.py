@@ -4,15 +4,18 @@ Cells are 1/480 wide in probability in the middle and piecewise evenly spaced in
 ±12; the two outermost extend to infinity. Edges of the usual bins are edges of cells, as 480 has many
 divisors. Thresholds are asked at edges too, so that answers aggregate without loss.
 
-A joint table of (label, cell) has the shape (..., 2 * CELLS), label 0 first, and sums to one. All quantities
-are computed for stacks of tables at once.
+A joint table of (label, cell) has the shape (..., 2 * cells), label 0 first, and sums to one. All quantities
+are computed for stacks of tables at once, on this grid or on other `Cells`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy.special import expit, logit
 
+from blindcal.estimate.truth import bin_index
 from blindcal.records import FloatArray, IntArray
 
 LEVELS = 480
@@ -36,6 +39,33 @@ MID_P: FloatArray = (EDGES_P[1:] + EDGES_P[:-1]) / 2
 WIDTH_S: FloatArray = np.diff(_finite)
 #: First cell whose log-odds is at least zero: from here on the greedy answer is positive.
 HALF: int = int(np.searchsorted(EDGES_P, 0.5))
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """What stands for the items of each cell: a probability and a log-odds, in rising order."""
+
+    p: FloatArray
+    s: FloatArray
+    ranges: bool = (
+        False  # the cells are the ranges of the grid; if not, all items of a cell have its probability
+    )
+
+    @classmethod
+    def at(cls, p: FloatArray) -> Cells:
+        """Cells of single probabilities; log-odds beyond those of the grid count as its outermost."""
+        return cls(p, np.clip(logit(p), MID_S[0], MID_S[-1]))
+
+    def memberships(self, bins: int) -> FloatArray:
+        """Share of each cell in each of ``bins`` equal-width bins, shape (cells, bins)."""
+        if not self.ranges:
+            return np.asarray(bin_index(self.p, bins)[:, None] == np.arange(bins), np.float64)
+        places = positions(np.arange(bins + 1) / bins)
+        below = np.clip(places[None, :] - np.arange(CELLS)[:, None], 0, 1)
+        return np.diff(below, axis=1)
+
+
+GRID = Cells(MID_P, MID_S, ranges=True)
 
 
 def edge_of_threshold(t: FloatArray) -> IntArray:
@@ -66,31 +96,24 @@ def positions(t: FloatArray) -> FloatArray:
     return np.asarray(np.interp(t, EDGES_P, np.arange(CELLS + 1.0)))
 
 
-def memberships(bins: int) -> FloatArray:
-    """Share of each cell in each of ``bins`` equal-width bins, shape (CELLS, bins)."""
-    places = positions(np.arange(bins + 1) / bins)
-    cells = np.arange(CELLS)[:, None]
-    below = np.clip(places[None, :] - cells, 0, 1)
-    return np.diff(below, axis=1)
-
-
 def by_label(table: FloatArray) -> tuple[FloatArray, FloatArray]:
-    return table[..., :CELLS], table[..., CELLS:]
+    cells = table.shape[-1] // 2
+    return table[..., :cells], table[..., cells:]
 
 
-def cell_gaps(table: FloatArray) -> FloatArray:
+def cell_gaps(table: FloatArray, cells: Cells = GRID) -> FloatArray:
     """Signed gap of each cell: its share of items times (confidence - mean label)."""
     negative, positive = by_label(table)
-    return np.asarray(negative * MID_P - positive * (1 - MID_P))
+    return np.asarray(negative * cells.p - positive * (1 - cells.p))
 
 
-def gaps(table: FloatArray, bins: int) -> FloatArray:
+def gaps(table: FloatArray, bins: int, cells: Cells = GRID) -> FloatArray:
     """Signed gap of each equal-width bin; their absolute sum is the binned ECE."""
-    return np.asarray(cell_gaps(table) @ memberships(bins))
+    return np.asarray(cell_gaps(table, cells) @ cells.memberships(bins))
 
 
-def ece(table: FloatArray, bins: int) -> FloatArray:
-    return np.asarray(np.abs(gaps(table, bins)).sum(axis=-1))
+def ece(table: FloatArray, bins: int, cells: Cells = GRID) -> FloatArray:
+    return np.asarray(np.abs(gaps(table, bins, cells)).sum(axis=-1))
 
 
 def tce(table: FloatArray) -> FloatArray:
@@ -98,22 +121,26 @@ def tce(table: FloatArray) -> FloatArray:
     return np.asarray(np.abs(cell_gaps(table)).sum(axis=-1))
 
 
-def accuracy(table: FloatArray) -> FloatArray:
+def accuracy(table: FloatArray, cells: Cells = GRID) -> FloatArray:
     """Share of items whose greedy answer (positive iff f >= 1/2) equals the label."""
     negative, positive = by_label(table)
-    return np.asarray(negative[..., :HALF].sum(axis=-1) + positive[..., HALF:].sum(axis=-1))
+    half = int(np.searchsorted(cells.p, 0.5))
+    return np.asarray(negative[..., :half].sum(axis=-1) + positive[..., half:].sum(axis=-1))
 
 
-def brier(table: FloatArray) -> FloatArray:
+def brier(table: FloatArray, cells: Cells = GRID) -> FloatArray:
     """Mean squared difference between f and the label."""
     negative, positive = by_label(table)
-    return np.asarray((negative * MID_P**2 + positive * (1 - MID_P) ** 2).sum(axis=-1))
+    return np.asarray((negative * cells.p**2 + positive * (1 - cells.p) ** 2).sum(axis=-1))
 
 
-def log_loss(
-    table: FloatArray, of_negatives: FloatArray = MID_S, of_positives: FloatArray = MID_S
-) -> FloatArray:
+def log_loss(table: FloatArray, cells: Cells = GRID) -> FloatArray:
     """Mean negative log-likelihood of the labels; by default log-odds beyond ±12 count as ±13."""
+    return expected_loss(table, cells.s, cells.s)
+
+
+def expected_loss(table: FloatArray, of_negatives: FloatArray, of_positives: FloatArray) -> FloatArray:
+    """The log loss if the items of each label have these log-odds."""
     negative, positive = by_label(table)
     losses = np.logaddexp(0, of_negatives), np.logaddexp(0, -of_positives)
     return np.asarray((negative * losses[0] + positive * losses[1]).sum(axis=-1))
@@ -129,12 +156,12 @@ def auroc(table: FloatArray) -> FloatArray:
 
 
 def prevalence(table: FloatArray) -> FloatArray:
-    return np.asarray(table[..., CELLS:].sum(axis=-1))
+    return np.asarray(by_label(table)[1].sum(axis=-1))
 
 
-def mean_confidence(table: FloatArray) -> FloatArray:
+def mean_confidence(table: FloatArray, cells: Cells = GRID) -> FloatArray:
     negative, positive = by_label(table)
-    return np.asarray(((negative + positive) * MID_P).sum(axis=-1))
+    return np.asarray(((negative + positive) * cells.p).sum(axis=-1))
 
 
 def curve(table: FloatArray) -> FloatArray:

@@ -5,28 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole, wholes
-from blindcal.estimate.findings import (
-    COSTS,
-    HISTOGRAM_BINS,
-    LEANING,
-    NOTHING,
-    OVERCONFIDENCE,
-    STEPS,
-    THRESHOLDS,
-    Bin,
-    ConfidenceHistogram,
-    Findings,
-    bare_bins,
-    filled_bins,
-    finite,
-    histogram,
-    share_around,
-)
-from blindcal.estimate.latent.operating import Rates, cost_curve, operating_points
+from blindcal.estimate.findings import NOTHING, Bin, Findings, bare_bins, share_around
+from blindcal.estimate.shown import Shown, ShownFit
 from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Estimate, FloatArray, IntArray
 
@@ -224,28 +208,8 @@ def flip_bounds(n: int, answered: AnswerTable) -> tuple[FloatArray, FloatArray]:
 def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findings:
     """Findings if these probabilities are the model's own; NaN for items without one."""
     known = np.isfinite(p)
-    y, f = labels[known], p[known]
-    binned = binned_ece(y, f, bins)
-    halves = binned_ece(y, f, 2).gaps
-    with np.errstate(divide="ignore"):
-        loss = -np.log(np.where(y == POSITIVE, f, 1 - f)).mean()
-    estimates = _rates(y, f).estimates
-    invalid = 1 - y.size / labels.size  # each such item could change the sum of |gaps| by at most 1/N
-    both_labels = np.unique(y).size > 1
-    return Findings(
-        ece=binned.ece,
-        bins=_bins(y, f, binned.gaps),
-        ece_if_invalid=share_around((1 - invalid) * float(binned.ece), invalid),
-        overconfidence=Estimate(float(halves @ OVERCONFIDENCE)),
-        leaning=Estimate(float(halves @ LEANING)),
-        auroc=Estimate(_rank_auroc(y, f)),
-        accuracy=Estimate(float(((f >= 0.5) == (y == POSITIVE)).mean())),
-        brier=Estimate(float(((f - y) ** 2).mean())),
-        log_loss=Estimate(finite(loss)),
-        confidence=_histogram(y, f),
-        operating=operating_points(THRESHOLDS, -logit(THRESHOLDS), estimates) if both_labels else (),
-        costs=tuple(cost_curve(*costs, estimates) for costs in COSTS) if both_labels else (),
-    )
+    shown = Shown(labels[known], p[known])
+    return ShownFit(shown=shown, missing=int((~known).sum()), bin_count=bins).findings()
 
 
 def half_gaps_at_face_value(labels: IntArray, p: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -254,38 +218,3 @@ def half_gaps_at_face_value(labels: IntArray, p: FloatArray) -> tuple[FloatArray
     y, f = labels[known], p[known]
     each = (f - y)[:, None] * (bin_index(f, 2)[:, None] == np.arange(2))
     return (binned_ece(y, f, 2).gaps, np.asarray(np.cov(each.T) / y.size)) if y.size > 1 else None
-
-
-def _bins(y: IntArray, f: FloatArray, gaps: FloatArray) -> tuple[Bin, ...]:
-    where, n = bin_index(f, gaps.size), gaps.size
-    sums = (np.bincount(where, column, minlength=n) / y.size for column in (None, f, y))
-    return filled_bins(bare_bins(gaps), *sums)
-
-
-def _rates(y: IntArray, f: FloatArray) -> Rates:
-    where = bin_index(f, STEPS)
-    shares = [np.bincount(where[y == label], minlength=STEPS) / y.size for label in (0, 1)]
-    total = shares[1].sum()
-    above = [np.cumsum(share[::-1])[::-1][1:] for share in shares]
-    # a difference that is only a rounding error must not count as a rate
-    fp, tp = (
-        np.where(whole - part > 1e-12, part, whole)
-        for part, whole in zip(above, (1 - total, total), strict=True)
-    )
-    return Rates(tp, fp, np.array([total]))
-
-
-def _histogram(y: IntArray, f: FloatArray) -> ConfidenceHistogram:
-    where = bin_index(f, HISTOGRAM_BINS)
-    counts = [np.bincount(where[y == label], minlength=HISTOGRAM_BINS) for label in (0, 1)]
-    negatives, positives = (count / max(count.sum(), 1) for count in counts)
-    return histogram(negatives, positives)
-
-
-def _rank_auroc(y: IntArray, f: FloatArray) -> float | None:
-    values, rank = np.unique(f, return_inverse=True)
-    negative = np.bincount(rank[y != POSITIVE], minlength=values.size)
-    positive = np.bincount(rank[y == POSITIVE], minlength=values.size)
-    pairs = float(negative.sum()) * float(positive.sum())
-    below = np.cumsum(negative) - negative / 2
-    return float(positive @ below) / pairs if pairs else None

@@ -7,11 +7,18 @@ misses a calibrated model; :func:`absolute_sum_interval` inverts a test instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import betaincinv, gammaincc, ndtr, ndtri
 
 from blindcal.records import Estimate, FloatArray
+
+#: Both ends of the interval of a quantity.
+Ends: TypeAlias = tuple[FloatArray, FloatArray]
+
+_ROUNDING = 1e-12  # a standard deviation below this is a rounding error
 
 
 def draw_quantile(draws: FloatArray, share: float) -> FloatArray:
@@ -63,7 +70,7 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     def up(move: float) -> float:
         return float((excess(move) <= observed).mean()) - tail
 
-    positive = scale > 0
+    positive = scale > _ROUNDING
     if not positive.any():
         return observed, observed
     vanish = float((size[positive] / scale[positive]).max())
@@ -89,6 +96,54 @@ def unseen_draws(units: float, size: int, rng: np.random.Generator) -> FloatArra
     Added to draws of a share of successes, they give nearly the interval of Clopper and Pearson.
     """
     return np.asarray(1 - rng.random(size) ** (1 / units))
+
+
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """What ``units`` leave unseen of a population: a share per draw, ``missed``, and one of fixed size."""
+
+    units: float
+    missed: FloatArray
+    level: float
+
+    def ends(
+        self,
+        drawn: FloatArray,
+        value: FloatArray,
+        least: float | FloatArray = 0.0,
+        most: float | FloatArray = 1.0,
+    ) -> Ends:
+        """Interval of each component of a ``value`` to which an item adds from ``least`` to ``most``.
+
+        A draw without the items that the quantity needs is NaN, and counts as either extreme.
+        """
+        tail = (1 - self.level) / 2
+        share = self.missed.reshape(-1, *[1] * (drawn.ndim - 1))
+        fewest, most_drawn = (np.where(np.isnan(drawn), end, drawn) for end in (least, most))
+        low = draw_quantile((1 - share) * fewest + share * least, tail)
+        high = draw_quantile((1 - share) * most_drawn + share * most, 1 - tail)
+        return self._widened(low, high, value, least, most)
+
+    def absolute_ends(
+        self, drawn: FloatArray, values: FloatArray, most: float = 1.0, *, off: float = 0.0
+    ) -> tuple[float, float]:
+        """Interval of the sum of absolute ``values``, which may be ``off`` by some more."""
+        low, high = absolute_sum_interval(values, drawn, self.level)
+        ends = self._widened(np.asarray(low), np.asarray(high), np.abs(values).sum(), 0.0, most)
+        return float(ends[0]) - off, float(ends[1]) + off
+
+    def _widened(
+        self,
+        low: FloatArray,
+        high: FloatArray,
+        value: FloatArray,
+        least: float | FloatArray,
+        most: float | FloatArray,
+    ) -> Ends:
+        unseen = unseen_share(self.units, self.level)
+        low = np.minimum(low, (1 - unseen) * value + unseen * least)
+        high = np.maximum(high, (1 - unseen) * value + unseen * most)
+        return np.maximum(low, least), np.minimum(high, most)
 
 
 def quadratic_pvalue(statistic: float, weights: FloatArray) -> float:

@@ -7,7 +7,7 @@ import sys
 _SHOWN = (
     ("blindcal.results.result", "AuditResult"),
     ("blindcal.results.run", "Run"),
-    ("blindcal.estimate.latent.fit", "LatentFit"),
+    ("blindcal.estimate.fit", "Fit"),
     ("blindcal.estimate.published", "BlindResult"),
 )
 

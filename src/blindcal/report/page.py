@@ -34,7 +34,7 @@ from blindcal.text import printable, visible
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from blindcal.estimate.latent.fit import LatentFit
+    from blindcal.estimate.fit import Fit
 
 PAGE_FILE = "report.html"
 ROWS = (2, *range(4, 37, 4), 38)
@@ -125,7 +125,7 @@ def _settings(settings: dict[str, Any]) -> list[tuple[str, str]]:
 
 def html(shown: object) -> str:
     """A result, run or fit as HTML; a fit is resampled for its intervals if it has not been yet."""
-    from blindcal.estimate.latent.fit import LatentFit
+    from blindcal.estimate.fit import Fit
     from blindcal.estimate.published import BlindResult
     from blindcal.report.plots import plot_calibration_curve
     from blindcal.report.style import in_notebook, root_figure, svg
@@ -136,8 +136,8 @@ def html(shown: object) -> str:
     if isinstance(source, AuditResult):
         caption, rows = f"{printable(source.model)}, {source.method}", _result(source)
         words = wording_of(source)
-    elif isinstance(source, LatentFit):
-        caption, rows = "latent fit", _fit(source)
+    elif isinstance(source, Fit):
+        caption, rows = "fit", _fit(source)
     elif isinstance(source, BlindResult):
         caption, items = "blind", int(source.subset_sizes.sum()) + source.invalid
         rows = [("items", f"{items:,}"), *(("note", note) for note in source.notes)]
@@ -181,7 +181,7 @@ def _result(result: AuditResult) -> list[tuple[str, str]]:
     return rows + [("warning", text) for text in result.warnings]
 
 
-def _fit(fit: LatentFit) -> list[tuple[str, str]]:
+def _fit(fit: Fit) -> list[tuple[str, str]]:
     auroc = "needs items of both labels"
     with suppress(NotIdentifiedError):
         auroc = f"{fit.auroc:.4f}"

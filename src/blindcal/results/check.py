@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.fit import Fit
 from blindcal.estimate.uncertainty import beyond
 from blindcal.records import Estimate, level_percent
 from blindcal.results.certificate import Certificate, is_certificate, prompt_digest
@@ -271,11 +271,11 @@ def _no_limit(message: str, options: Sequence[str]) -> InputError:
     return InputError(message, remedy=f"give {remedy}", options=dict.fromkeys(options, ...))
 
 
-def _fit(run: Run | str | Path, confidence: float, resamples: int, part: str | None = None) -> LatentFit:
+def _fit(run: Run | str | Path, confidence: float, resamples: int, part: str | None = None) -> Fit:
     return opened(run).fit(part=part, level=2 * confidence - 1, resamples=resamples)
 
 
-def _known(fit: LatentFit | AuditResult, quantity: str) -> Estimate:
+def _known(fit: Fit | AuditResult, quantity: str) -> Estimate:
     with suppress(NotIdentifiedError):
         estimate: Estimate = getattr(fit, quantity)
         return estimate
@@ -319,7 +319,7 @@ def _of_run(
 
 def _with_bounds(
     run: Run | str | Path, result: AuditResult, confidence: float, resamples: int
-) -> LatentFit | AuditResult | None:
+) -> Fit | AuditResult | None:
     """What has intervals beyond each end of which the truth lies with probability 1 - confidence."""
     if result.estimator != "latent":
         return None
@@ -345,7 +345,7 @@ def _of_parts(
     shared = 1 - 2 * (1 - confidence) / (len(names) * len(limits))
     for done, part in enumerate(names):
         progress(done, len(names))
-        fit: LatentFit | None = None
+        fit: Fit | None = None
         with suppress(NotIdentifiedError):
             fit = _fit(run, confidence, resamples, part)
         items = int(run.members(part).size) if fit is None else fit.items

@@ -14,10 +14,9 @@ import msgspec
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError, StoreError
-from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.latent.excess import excess_of
-from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.problem import NoisePosterior, Problem
+from blindcal.estimate.shown import AnswersFit, fit_answers
 from blindcal.estimation import UNNAMED
 from blindcal.items.question_files import items_digest, resampling_units
 from blindcal.records import AnswerTable, IntArray
@@ -109,7 +108,7 @@ class Run:
         bins: int | None = None,
         level: float | None = None,
         resamples: int = 1000,
-    ) -> LatentFit:
+    ) -> AnswersFit:
         """Fit the answers, of one ``part`` if given; intervals use ``resamples`` refits."""
         self.need_fit()
         problem = self.problem
@@ -121,7 +120,7 @@ class Run:
             problem = replace(problem.of(self.members(part)), excess=excess)
         bins = len(self.result.bins) if bins is None else bins
         level = self.result.level if level is None else level
-        return fit_problem(problem, bins=bins, level=level, resamples=resamples)
+        return fit_answers(problem, bins=bins, level=level, resamples=resamples)
 
     def need_fit(self) -> None:
         """Raise `NotIdentifiedError` if the run's answers were not read by a fit."""

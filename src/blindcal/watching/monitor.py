@@ -9,8 +9,8 @@ from scipy.special import gammaincc
 
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities
-from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.problem import NoisePosterior
+from blindcal.estimate.shown import AnswersFit
 from blindcal.estimate.streams.alarms import RANGES, GameAlarm, Gap, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import (
     CurveClaim,
@@ -40,7 +40,7 @@ class Monitor:
 
     Parameters
     ----------
-    reference : Run, path or LatentFit, optional
+    reference : Run, path or fit, optional
         The audit to compare the stream with. Without one, only the calibration is watched.
     level : float
         Largest chance that an alarm is ever raised for nothing.
@@ -65,19 +65,19 @@ class Monitor:
 
     def __init__(
         self,
-        reference: Run | str | Path | LatentFit | None = None,
+        reference: Run | str | Path | AnswersFit | None = None,
         *,
         level: float = 0.05,
         max_ece: float | None = None,
     ) -> None:
         self._level = fraction(level, "level")
-        if reference is None or isinstance(reference, LatentFit):
+        if reference is None or isinstance(reference, AnswersFit):
             fit, max_shift = reference, np.inf
         else:
             run = opened(reference)
             fit, max_shift = run.fit(), run.max_shift
-        known = None if fit is None else Reference.of(fit, level * FOR_REFERENCE, max_shift=max_shift)
-        noise = NoisePosterior() if fit is None else fit.problem.noise
+        known = None if fit is None else Reference.of(fit.smooth, level * FOR_REFERENCE, max_shift=max_shift)
+        noise = NoisePosterior() if fit is None else fit.smooth.problem.noise
         if max_ece is not None and not 0 <= max_ece < 1:
             raise InputError(f"max_ece: must be at least 0 and below 1, got {max_ece!r}")
         self._questions = None

@@ -5,15 +5,14 @@ So the effects of hard items and of labels cancel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import checks, grid
-from blindcal.estimate.latent.fit import LatentFit
-from blindcal.estimate.latent.intervals import incidence, of_units, resampled_tables
+from blindcal.estimate.fit import Fit, Quantity
+from blindcal.estimate.grid import Cells
 from blindcal.records import Estimate, FloatArray, IntArray
 
 _DRAWS = 300  # most joint refits: they only estimate a correlation
@@ -31,8 +30,8 @@ class Difference:
 
 
 def differences(
-    first: LatentFit,
-    second: LatentFit,
+    first: Fit,
+    second: Fit,
     units: tuple[IntArray, IntArray] | None = None,
     *,
     bins: int = 5,
@@ -46,17 +45,17 @@ def differences(
     """
     checks.fraction(level, "level")
     checks.whole(bins, "bins")
-    if not (first.resampling.size and second.resampling.size):
+    if not (first.resamples and second.resamples):
         raise InputError("resamples: fits that are compared need at least 2, and one here has none")
     drawn = None if units is None else _jointly(first, second, units, seed)
     compared = []
-    for name, of_tables in _quantities(first, bins).items():
+    for name, quantity in _quantities(first, bins).items():
         try:
             before, after = (getattr(fit.at(bins=bins, level=level), name) for fit in (first, second))
         except NotIdentifiedError:
             continue
         a, b = float(before), float(after)
-        r = 0.0 if drawn is None else _correlation(*(of_tables(tables) for tables in drawn))
+        r = 0.0 if drawn is None else _correlation(*(quantity(*tables) for tables in drawn))
         low = b - a - _distance(b - after.low, before.high - a, r)
         high = b - a + _distance(after.high - b, a - before.low, r)
         compared.append(
@@ -71,32 +70,25 @@ def differences(
     return tuple(compared)
 
 
-def _quantities(fit: LatentFit, bins: int) -> dict[str, Callable[[FloatArray], FloatArray]]:
+def _quantities(fit: Fit, bins: int) -> dict[str, Quantity]:
     return {
-        "ece": lambda tables: grid.ece(tables, bins),
+        "ece": lambda tables, cells: grid.ece(tables, bins, cells),
         "accuracy": fit.accuracy_of,
-        "auroc": grid.auroc,
+        "auroc": lambda tables, _: grid.auroc(tables),
         "brier": grid.brier,
         "log_loss": grid.log_loss,
     }
 
 
 def _jointly(
-    first: LatentFit, second: LatentFit, units: tuple[IntArray, IntArray], seed: int
-) -> tuple[FloatArray, FloatArray]:
+    first: Fit, second: Fit, units: tuple[IntArray, IntArray], seed: int
+) -> list[tuple[FloatArray, Cells]]:
     count = 1 + int(max(each.max() for each in units))
-    size = min(_DRAWS, first.resampling.size, second.resampling.size)
-
-    def tables(turn: int, fit: LatentFit) -> FloatArray:
-        resample = of_units(incidence(units[turn], count, fit.patterns))
-        rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
-        # units have their own random stream: it is the same for both fits and does not depend on chunks
-        refitted = resampled_tables(
-            fit.patterns, fit.ensemble, size, rng, lambda some, _: resample(some, stream)
-        )
-        return fit.patterns.axis.to_log_odds(refitted)
-
-    return tables(0, first), tables(1, second)
+    size = min(_DRAWS, first.resamples, second.resamples)
+    return [
+        (fit.redrawn(mine, count, size, seed, turn), fit.draw_cells)
+        for turn, (fit, mine) in enumerate(zip((first, second), units, strict=True))
+    ]
 
 
 def _correlation(a: FloatArray, b: FloatArray) -> float:

@@ -111,11 +111,7 @@ def fit_problem(
     problem: Problem, *, bins: int = 5, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> LatentFit:
     """Fit a problem; intervals include those of fits for the other plausible noise."""
-    refits = checks.whole(resamples, "resamples", 0)
-    if refits == 1:
-        raise InputError("resamples: must be 0 or at least 2, got 1")
-    checks.whole(bins, "bins")
-    checks.fraction(level, "level")
+    refits = check_options(bins, level, resamples)
     _check_answered(problem)
     best = _fit(problem, problem.noise.best, bins, level, refits, seed)
     if not refits:
@@ -123,6 +119,16 @@ def fit_problem(
     fewer = min(refits, _OTHER_RESAMPLES)
     others = (_fit(problem, noise, bins, level, fewer, seed) for noise in problem.noise.plausible)
     return replace(best, others=tuple(others))
+
+
+def check_options(bins: int, level: float, resamples: int) -> int:
+    """Check the options of a fit, and return the number of resamples."""
+    refits = checks.whole(resamples, "resamples", 0)
+    if refits == 1:
+        raise InputError("resamples: must be 0 or at least 2, got 1")
+    checks.whole(bins, "bins")
+    checks.fraction(level, "level")
+    return refits
 
 
 def _fit(problem: Problem, noise: Noise, bins: int, level: float, resamples: int, seed: int) -> LatentFit:

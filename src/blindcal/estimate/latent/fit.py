@@ -7,63 +7,32 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate import grid
-from blindcal.estimate.checks import ArrayLike, fraction, probabilities, whole
-from blindcal.estimate.findings import (
-    COSTS,
-    HISTOGRAM_BINS,
-    LEANING,
-    NOTHING,
-    OVERCONFIDENCE,
-    THRESHOLDS,
-    Bin,
-    ConfidenceHistogram,
-    CostCurve,
-    Curve,
-    Findings,
-    OperatingPoint,
-    bare_bins,
-    filled_bins,
-    finite,
-    gap_bins,
-    histogram,
-    share_around,
-)
-from blindcal.estimate.grid import CELLS, EDGES_S, MID_P, MID_S, edge_of_threshold, memberships
+from blindcal.estimate.checks import ArrayLike, probabilities
+from blindcal.estimate.findings import Curve, share_around
+from blindcal.estimate.fit import Fit, Quantity
+from blindcal.estimate.grid import CELLS, EDGES_S, GRID, MID_P, MID_S, edge_of_threshold
 from blindcal.estimate.latent.intervals import (
     Doubt,
-    Ends,
-    Quantity,
     Resampling,
     answers_beyond,
+    incidence,
+    of_units,
     possible_log_odds,
+    resampled_tables,
     shown_decisions,
 )
 from blindcal.estimate.latent.model import Ensemble, calibration_pvalue
-from blindcal.estimate.latent.operating import (
-    GRID_SHIFTS,
-    GRID_THRESHOLDS,
-    ChosenThreshold,
-    Decisions,
-    Estimator,
-    check_costs,
-    choose_threshold,
-    cost_curve,
-    decision_rates,
-    operating_points,
-)
+from blindcal.estimate.latent.operating import GRID_THRESHOLDS, Decisions, Rates, decision_rates
 from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.truth import bin_edges
-from blindcal.records import NEGATIVE, POSITIVE, BoolArray, Estimate, FloatArray, IntArray, Noise
-
-_CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
+from blindcal.estimate.uncertainty import Ends
+from blindcal.records import BoolArray, Estimate, FloatArray, IntArray, Noise
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class LatentFit:
-    """A fit, from which all estimates are computed, with ``bin_count`` bins and intervals at ``level``.
+class LatentFit(Fit):
+    """A fit of hidden log-odds, from which all estimates are computed.
 
     ``tce``, ``curve`` and operating points describe the population; the other estimates are for the *sample*,
     and combine the fit with each item's own answers. Intervals are for the population, and include those of
@@ -75,22 +44,13 @@ class LatentFit:
     resampling: Resampling
     problem: Problem
     noise: Noise
-    bin_count: int = 5
-    level: float = 0.95
     others: tuple[LatentFit, ...] = ()
     by_margin: bool = False
 
-    def __repr__(self) -> str:
-        return f"LatentFit({self.items:,} items, {self.queries:,} queries, ECE {self._ece:.4f})"
-
     def at(self, *, bins: int | None = None, level: float | None = None) -> LatentFit:
         """The same fit with other bins or another level; nothing is fitted again."""
-        return replace(
-            self,
-            bin_count=self.bin_count if bins is None else whole(bins, "bins"),
-            level=self.level if level is None else fraction(level, "level"),
-            others=tuple(other.at(bins=bins, level=level) for other in self.others),
-        )
+        others = tuple(other.at(bins=bins, level=level) for other in self.others)
+        return replace(super().at(bins=bins, level=level), others=others)
 
     @property
     def deployable(self) -> LatentFit:
@@ -98,6 +58,11 @@ class LatentFit:
         if self.patterns.axis.direct:
             return self
         return replace(self, by_margin=True, others=tuple(other.deployable for other in self.others))
+
+    @property
+    def smooth(self) -> LatentFit:
+        """This fit itself."""
+        return self
 
     @property
     def items(self) -> int:
@@ -113,6 +78,11 @@ class LatentFit:
     def invalid(self) -> int:
         """Number of invalid answers."""
         return self.problem.invalid
+
+    @property
+    def resamples(self) -> int:
+        """Number of refits behind each interval."""
+        return self.resampling.size
 
     @cached_property
     def population(self) -> FloatArray:
@@ -130,92 +100,33 @@ class LatentFit:
         """Joint tables of the population, refitted to resampled items with randomised priors."""
         return self.resampling.over_margins if self.by_margin else self.resampling.draws
 
-    def findings(self, *, brief: bool = False) -> Findings:
-        """Everything that a result shows; ``brief`` gives only what the result of a part shows."""
-        some = Findings(
-            ece=self.ece,
-            bins=self.bins,
-            ece_if_invalid=share_around(self._ece, self.invalid_bound),
-            overconfidence=self.overconfidence,
-            leaning=NOTHING if self._given else self.leaning,  # then no answer is the positive one
-            accuracy=self.accuracy,
+    def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:
+        """Refits to resampled units: ``count`` in all, of which ``units`` has that of each item."""
+        resample = of_units(incidence(units, count, self.patterns))
+        rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
+        # units have their own random stream: it is the same for both fits and does not depend on chunks
+        refitted = resampled_tables(
+            self.patterns, self.ensemble, size, rng, lambda some, _: resample(some, stream)
         )
-        if brief:
-            return some
-        some = replace(
-            some,
-            brier=self.brier,
-            log_loss=self.log_loss,
-            tce=self.tce,
-            calibrated_pvalue=finite(self.calibrated_pvalue),
-            confidence=self.confidence,
-        )
-        if not self._has_both_labels:
-            return some
-        return replace(some, auroc=self.auroc, curve=self.curve, operating=self.operating, costs=self.costs)
-
-    # -- calibration ---------------------------------------------------------------------------
-
-    @property
-    def ece(self) -> Estimate:
-        """Binned expected calibration error of the sample, an estimate of ``binned_ece`` of the hidden f.
-
-        With many bins, ``binned_ece`` also contains label noise within bins, which this estimate does not.
-        """
-        return self._absolute_sum(self._ece, lambda table: grid.gaps(table, self.bin_count))
+        return self.patterns.axis.to_log_odds(refitted)
 
     @property
     def tce(self) -> Estimate:
         """True calibration error E|E[Y|f] - f| of the population."""
-        return self._absolute_sum(float(grid.tce(self.population)), grid.cell_gaps)
+        value = float(grid.tce(self.population))
+        return self._absolute(value, grid.cell_gaps)
 
     @property
-    def gaps(self) -> FloatArray:
-        """Signed gap of each bin, positive if the confidence is too high."""
-        return grid.gaps(self.sample, self.bin_count)
-
-    @property
-    def bins(self) -> tuple[Bin, ...]:
-        """The bins with signed gaps and intervals, and the sample's shares and means."""
-        negative, positive = grid.by_label(self.sample)
-        both, within = negative + positive, memberships(self.bin_count)
-        bins = bare_bins(self.gaps)
-        if self.resampling.size:
-            edges = bin_edges(self.bin_count)
-            ends = self._ends(lambda tables: grid.gaps(tables, self.bin_count), edges[:-1] - 1, edges[1:])
-            columns = zip(self.gaps.tolist(), *(end.tolist() for end in ends), strict=True)
-            bins = gap_bins([Estimate(gap, low, high, self.level) for gap, low, high in columns])
-        return filled_bins(bins, both @ within, (both * MID_P) @ within, positive @ within)
-
-    @property
-    def overconfidence(self) -> Estimate:
-        """Mean confidence in the given answer minus the share of correct answers."""
-        if self._given:
-            return self.leaning
-        return self._scalar(lambda tables: grid.gaps(tables, 2) @ OVERCONFIDENCE, least=-0.5)
-
-    @property
-    def leaning(self) -> Estimate:
-        """Mean probability of the positive answer minus the share of positive labels."""
-        return self._scalar(lambda tables: grid.gaps(tables, 2) @ LEANING, least=-1.0)
-
-    @property
-    def half_gaps(self) -> tuple[FloatArray, FloatArray]:
-        """The population's signed gaps below and above 1/2, and their covariance."""
-        return grid.gaps(self.population, 2), np.asarray(np.cov(grid.gaps(self.draws, 2).T))
-
-    @property
-    def curve(self) -> Curve:
-        """Reliability curve E[Y|f] with a pointwise band, in steps of 0.01, finer at the ends."""
-        return self.curve_at(_CURVE_POINTS)
+    def _half_gaps(self) -> FloatArray:
+        return grid.gaps(self.population, 2)
 
     def curve_at(self, f: ArrayLike) -> Curve:
         """Reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
         self._need_both_labels("curve")  # with one label alone it would be flat for any model
         at = probabilities(f, "f")
         columns = [grid.curve(self.population)]
-        if self.resampling.size:
-            columns += self._ends(grid.curve)
+        if self.resamples:
+            columns += self._ends(lambda tables, _: grid.curve(tables))
         value, *band = (tuple(np.interp(at, MID_P, column).tolist()) for column in columns)
         low, high = band or (None, None)
         return Curve(tuple(at.tolist()), value, low, high, self.level if band else None)
@@ -231,27 +142,6 @@ class LatentFit:
         pvalues = [calibration_pvalue(patterns, self.resampling.incidence) for patterns in readings]
         return max([*pvalues, *(other.calibrated_pvalue for other in self.others)])
 
-    # -- discrimination and scores ---------------------------------------------------------------
-
-    def accuracy_of(self, tables: FloatArray) -> FloatArray:
-        return grid.prevalence(tables) if self._given else grid.accuracy(tables)
-
-    @property
-    def accuracy(self) -> Estimate:
-        """Share of items whose greedy answer without a shift is correct."""
-        return self._scalar(self.accuracy_of)
-
-    @property
-    def auroc(self) -> Estimate:
-        """Area under the ROC curve; needs items of both labels."""
-        self._need_both_labels("auroc")
-        return self._scalar(grid.auroc)
-
-    @property
-    def brier(self) -> Estimate:
-        """Brier score."""
-        return self._scalar(grid.brier)
-
     @property
     def log_loss(self) -> Estimate:
         """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13.
@@ -259,101 +149,26 @@ class LatentFit:
         The interval allows for all that is possible beyond the outermost thresholds, where no answer tells.
         """
         value, most = float(grid.log_loss(self.sample)), float(MID_S[-1])
-        if not self.resampling.size:
+        if not self.resamples:
             return Estimate(value)
         lowest, highest = possible_log_odds(self.patterns)
-        low, _ = self._ends(partial(grid.log_loss, of_negatives=lowest, of_positives=highest), most=most)
-        _, high = self._ends(partial(grid.log_loss, of_negatives=highest, of_positives=lowest), most=most)
+        low, _ = self._ends(lambda tables, _: grid.expected_loss(tables, lowest, highest), most=most)
+        _, high = self._ends(lambda tables, _: grid.expected_loss(tables, highest, lowest), most=most)
         return Estimate(value, float(low), float(high), self.level)
-
-    @property
-    def mean_confidence(self) -> Estimate:
-        """Mean probability of the positive answer."""
-        return self._scalar(grid.mean_confidence)
-
-    @property
-    def confidence(self) -> ConfidenceHistogram:
-        """Distribution of the confidence f for each label."""
-        share = [half @ memberships(HISTOGRAM_BINS) for half in grid.by_label(self.sample)]
-        # if no item has a label, the link still gives it a trace of mass, which is not a distribution
-        there = [bool((self.patterns.labels == label).any()) for label in (NEGATIVE, POSITIVE)]
-        negatives, positives = (s / s.sum() if has else 0 * s for s, has in zip(share, there, strict=True))
-        return histogram(negatives, positives)
 
     # -- decisions -----------------------------------------------------------------------------
 
-    @property
-    def operating(self) -> tuple[OperatingPoint, ...]:
-        """Results of deciding "positive iff f >= t" for t = 1/40, 2/40, ..., 39/40."""
-        return self.operating_at(THRESHOLDS)
+    def _deployed(self, thresholds: ArrayLike) -> FloatArray:
+        return GRID_THRESHOLDS[_places(super()._deployed(thresholds))]  # rounded to the grid
+
+    def _rates(self, thresholds: FloatArray) -> Rates:
+        return decision_rates(self.population).at(_places(thresholds))
+
+    def _decisions(self, thresholds: FloatArray) -> Decisions:
+        return self._all_decisions.at(_places(thresholds))
 
     @property
-    def costs(self) -> tuple[CostCurve, ...]:
-        """Expected costs of these decisions, for three pairs of costs."""
-        return tuple(self.expected_cost(*costs) for costs in COSTS)
-
-    def operating_at(self, thresholds: ArrayLike) -> tuple[OperatingPoint, ...]:
-        """Results of deciding "positive iff f >= t" for any thresholds, rounded to the grid."""
-        places = self._places(thresholds)
-        return operating_points(
-            GRID_THRESHOLDS[places], GRID_SHIFTS[places], self._rates_at(places, "operating")
-        )
-
-    def expected_cost(self, cost_fp: float, cost_fn: float, thresholds: ArrayLike = THRESHOLDS) -> CostCurve:
-        """Expected cost per decision at each threshold, given the costs of the two errors."""
-        costs = check_costs(cost_fp, cost_fn)
-        return cost_curve(*costs, self._rates_at(self._places(thresholds), "expected_cost"))
-
-    def choose_threshold(
-        self,
-        *,
-        precision: float | None = None,
-        recall: float | None = None,
-        cost_fp: float | None = None,
-        cost_fn: float | None = None,
-        confidence: float | None = 0.95,
-        max_shift: float = np.inf,
-    ) -> ChosenThreshold:
-        """Choose the threshold, and the shift that deploys it, for a precision, a recall or two costs.
-
-        Parameters
-        ----------
-        precision, recall : float
-            Choose the lowest threshold with this precision, or the highest with this recall.
-        cost_fp, cost_fn : float
-            Choose the threshold with the lowest expected cost of false positives and false negatives.
-        confidence : float or None
-            Probability that the threshold meets the goal, which needs answers beyond it. With ``None`` the
-            estimate decides, and misses the goal about half the time. It does not apply to costs.
-        max_shift : float
-            The largest shift that the endpoint accepts.
-        """
-        return choose_threshold(
-            self._decisions("choose_threshold"),
-            precision=precision,
-            recall=recall,
-            cost_fp=cost_fp,
-            cost_fn=cost_fn,
-            confidence=confidence,
-            level=self.level,
-            max_shift=max_shift,
-            least=0.5 if self.by_margin else 0.0,  # the answer given always leads
-        )
-
-    def _places(self, thresholds: ArrayLike) -> IntArray:
-        t = np.asarray(thresholds, dtype=np.float64)
-        if t.ndim != 1 or not ((t > 0) & (t < 1)).all():
-            raise InputError(f"thresholds: must lie strictly between 0 and 1, got {thresholds!r}")
-        return edge_of_threshold(t) - 1
-
-    def _rates_at(self, places: IntArray, what: str) -> Estimator:
-        self._need_both_labels(what)
-        if not self.resampling.size:
-            return decision_rates(self.population).at(places).estimates
-        return partial(self._decisions(what).at(places).estimates, level=self.level)
-
-    def _decisions(self, what: str) -> Decisions:
-        self._need_both_labels(what)
+    def _all_decisions(self) -> Decisions:
         return Decisions(
             rates=decision_rates(self.population),
             drawn=decision_rates(self.draws),
@@ -361,7 +176,7 @@ class LatentFit:
             tested=self._tested,
             missed=self.resampling.missed,
             shown=self._shown,
-            others=tuple(other._decisions(what) for other in self.others),
+            others=tuple(other._all_decisions for other in self.others),
         )
 
     @property
@@ -387,23 +202,16 @@ class LatentFit:
             for fit in (self, *self.others)
         ]
 
-    def _absolute_sum(self, value: float, signed: Quantity) -> Estimate:
-        if not self.resampling.size:
-            return Estimate(value)
-        lows, highs = zip(*(doubt.absolute_ends(signed) for doubt in self._doubts), strict=True)
-        return Estimate(value, min(lows), max(highs), self.level)
-
-    def _scalar(self, quantity: Quantity, *, least: float = 0.0) -> Estimate:
-        value = float(quantity(self.sample))
-        if not self.resampling.size:
-            return Estimate(value)
-        low, high = self._ends(quantity, least)
-        return Estimate(value, float(low), float(high), self.level)
+    def _absolute_ends(self, signed: Quantity) -> tuple[float, float]:
+        on_grid = partial(_on_grid, signed)
+        lows, highs = zip(*(doubt.absolute_ends(on_grid) for doubt in self._doubts), strict=True)
+        return min(lows), max(highs)
 
     def _ends(
         self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
     ) -> Ends:
-        lows, highs = zip(*(doubt.ends(quantity, least, most) for doubt in self._doubts), strict=True)
+        on_grid = partial(_on_grid, quantity)
+        lows, highs = zip(*(doubt.ends(on_grid, least, most) for doubt in self._doubts), strict=True)
         return np.min(lows, axis=0), np.max(highs, axis=0)
 
     @property
@@ -413,23 +221,26 @@ class LatentFit:
         return min(1.0, 2 * min(self.invalid, self.items) / self.items)
 
     @property
+    def _ece_if_invalid(self) -> tuple[float, float]:
+        return share_around(self._ece, self.invalid_bound)
+
+    @property
     def contradictions(self) -> int:
         """Number of items whose threshold answers contradict each other, because of jitter."""
         return self.patterns.contradictions
 
     @property
-    def _ece(self) -> float:
-        return float(np.abs(self.gaps).sum())
-
-    @property
     def _given(self) -> bool:
-        """Whether the label says that the given answer is right, and f is the confidence in it."""
         return self.problem.given is not None
 
     @property
-    def _has_both_labels(self) -> bool:
-        return np.unique(self.patterns.labels).size == 2
+    def _labels(self) -> IntArray:
+        return self.patterns.labels
 
-    def _need_both_labels(self, what: str) -> None:
-        if not self._has_both_labels:
-            raise NotIdentifiedError(f"{what}: needs items of both labels, and all items here have one")
+
+def _places(thresholds: FloatArray) -> IntArray:
+    return edge_of_threshold(thresholds) - 1
+
+
+def _on_grid(quantity: Quantity, tables: FloatArray) -> FloatArray:
+    return quantity(tables, GRID)

@@ -28,15 +28,13 @@ from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, MID_S
 from blindcal.estimate.latent.model import Ensemble, refit, roughened
 from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.readings import Axis
-from blindcal.estimate.uncertainty import absolute_sum_interval, draw_quantile, unseen_draws, unseen_share
+from blindcal.estimate.uncertainty import Ends, Unseen, unseen_draws
 from blindcal.records import NEGATIVE, POSITIVE, BoolArray, FloatArray, IntArray
 
 #: Draws a given number of resamples, as counts of each pattern.
 Resample: TypeAlias = Callable[[int, np.random.Generator], FloatArray]
 #: Computes a quantity of each joint table of a stack.
 Quantity: TypeAlias = Callable[[FloatArray], FloatArray]
-#: Both ends of the interval of a quantity.
-Ends: TypeAlias = tuple[FloatArray, FloatArray]
 
 _CHUNK = 2_000_000  # number of (resample, pattern) pairs that are refitted at a time
 # Items of a label beyond a threshold are shown if the answers would be less likely without them, by this many
@@ -169,35 +167,19 @@ class Doubt:
         self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
     ) -> Ends:
         """Interval of each component of a quantity to which an item adds from ``least`` to ``most``."""
-        drawn, tail = quantity(self.draws), (1 - self.level) / 2
-        share = self.resampling.missed.reshape(-1, *[1] * (drawn.ndim - 1))
-        low = draw_quantile((1 - share) * drawn + share * least, tail)
-        high = draw_quantile((1 - share) * drawn + share * most, 1 - tail)
-        return self._widened(low, high, quantity(self.population), least, most)
+        return self._unseen.ends(quantity(self.draws), quantity(self.population), least, most)
 
     def absolute_ends(self, signed: Quantity) -> tuple[float, float]:
         """Interval of the sum of absolute values of a quantity."""
-        patterns, values = self.resampling.patterns, signed(self.population)
-        interval = absolute_sum_interval(values, signed(self.draws), self.level)
-        low, high = map(float, self._widened(*interval, np.abs(values).sum()))
-        off = unasked(patterns, self.population)
-        low, high = low - off, high + off
+        patterns, off = self.resampling.patterns, unasked(self.resampling.patterns, self.population)
+        low, high = self._unseen.absolute_ends(signed(self.draws), signed(self.population), off=off)
         if (limits := error_bounds(patterns, self.level, self.resampling.units)) is not None:
             low, high = min(low, limits[0]), max(high, limits[1])
         return max(0.0, low), min(1.0, high)
 
-    def _widened(
-        self,
-        low: float | FloatArray,
-        high: float | FloatArray,
-        value: float | FloatArray,
-        least: float | FloatArray = 0.0,
-        most: float | FloatArray = 1.0,
-    ) -> Ends:
-        unseen = unseen_share(self.resampling.answered, self.level)
-        low = np.minimum(low, (1 - unseen) * value + unseen * least)
-        high = np.maximum(high, (1 - unseen) * value + unseen * most)
-        return np.maximum(low, least), np.minimum(high, most)
+    @property
+    def _unseen(self) -> Unseen:
+        return Unseen(self.resampling.answered, self.resampling.missed, self.level)
 
 
 def error_bounds(patterns: Patterns, level: float, units: float) -> tuple[float, float] | None:

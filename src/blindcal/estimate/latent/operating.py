@@ -13,10 +13,9 @@ import numpy as np
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import fraction
-from blindcal.estimate.findings import CostCurve, OperatingPoint, finite
+from blindcal.estimate.findings import NOTHING, CostCurve, OperatingPoint, finite
 from blindcal.estimate.grid import EDGES_P, EDGES_S, decided_positive, prevalence
-from blindcal.estimate.latent.intervals import Ends
-from blindcal.estimate.uncertainty import draw_quantile, percentile_interval, unseen_share
+from blindcal.estimate.uncertainty import Ends, draw_quantile, percentile_interval, unseen_share
 from blindcal.records import BoolArray, Estimate, FloatArray, IntArray
 
 _RARE = 1e-3  # the least recall of a threshold that is deployed
@@ -159,18 +158,21 @@ class Decisions:
     others: tuple[Decisions, ...] = ()
 
     def ends(self, quantity: RateFunction, tail: float) -> Ends:
-        """Bounds at each threshold; the quantity is outside each with probability ``tail`` at most."""
+        """Bounds at each threshold; the quantity is outside each with probability ``tail`` at most.
+
+        A share of no decisions, in a draw without any, counts as 0 and as 1.
+        """
         drawn = self.drawn.joined_each_way(self.missed[:, None])
         each = [quantity(rates) for rates in drawn]
-        low = np.min([draw_quantile(x, tail) for x in each], axis=0)
-        high = np.max([draw_quantile(x, 1 - tail) for x in each], axis=0)
+        low = np.min([draw_quantile(np.nan_to_num(x, nan=0.0), tail) for x in each], axis=0)
+        high = np.max([draw_quantile(np.nan_to_num(x, nan=1.0), 1 - tail) for x in each], axis=0)
         ends = self._widened(quantity, tail, low, high)
         return _outer(ends, [other.ends(quantity, tail) for other in self.others])
 
     def estimates(self, quantity: RateFunction, level: float) -> tuple[Estimate, ...]:
         ends = self.ends(quantity, (1 - level) / 2)
         return tuple(
-            Estimate(finite(value), finite(low), finite(high), level)
+            Estimate(float(value), float(low), float(high), level) if np.isfinite(value) else NOTHING
             for value, low, high in zip(quantity(self.rates), *ends, strict=True)
         )
 

@@ -1,0 +1,342 @@
+"""Probabilities that were read exactly: estimates are those of the sample itself (METHOD 13).
+
+Nothing is hidden, so the joint table of label and probability is that of the items, and intervals come from
+resampled units, with the allowance of `Unseen` for what few of them miss. Only the reliability curve is
+smooth: it is that of the latent fit of the same readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.special import expit
+
+from blindcal.errors import InputError, NotIdentifiedError
+from blindcal.estimate import checks, grid
+from blindcal.estimate.checks import ArrayLike
+from blindcal.estimate.findings import Curve, share_around
+from blindcal.estimate.fit import Fit, Quantity
+from blindcal.estimate.grid import EDGES_P, Cells
+from blindcal.estimate.latent.estimator import check_options, fit_problem
+from blindcal.estimate.latent.fit import LatentFit
+from blindcal.estimate.latent.operating import Decisions, Rates
+from blindcal.estimate.problem import Problem
+from blindcal.estimate.truth import bin_index
+from blindcal.estimate.uncertainty import Ends, Unseen, unseen_draws
+from blindcal.records import INVALID, Estimate, FloatArray, IntArray
+
+_EXACT = 0.005  # bounds of a probability that are closer than this are read as their middle
+_CELLS = 2048  # equal shares of the items, and cells of the grid, that draws tell apart at least
+_CHUNK = 4_000_000  # number of (resample, item) pairs that are drawn at a time
+
+
+def exact_readings(problem: Problem) -> FloatArray | None:
+    """The probability that was read of each item, NaN if none was; ``None`` if any is only bounded."""
+    rows = problem.readings.rows(problem.readings.answers != INVALID)
+    bounds = expit(rows.bounds_or_nan)
+    exact = (bounds[:, 1] - bounds[:, 0] < _EXACT).all()  # NaN, of an answer without bounds, is not
+    if not len(rows) or not exact or np.unique(rows.items).size < len(rows) or problem.counts is not None:
+        return None
+    p = np.full(problem.labels.size, np.nan)
+    p[rows.items] = bounds.mean(axis=1)
+    return p
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Labels and probabilities of items, and their resamples; ``problem`` is what the curve is fitted to."""
+
+    labels: IntArray
+    p: FloatArray
+    groups: IntArray | None = None
+    size: int = 0
+    seed: int = 0
+    problem: Problem | None = None
+
+    @cached_property
+    def cells(self) -> Cells:
+        """A cell for every probability."""
+        return Cells.at(np.unique(self.p))
+
+    @cached_property
+    def table(self) -> FloatArray:
+        """The items' joint table over `cells`."""
+        return _counted(self.labels, np.searchsorted(self.cells.p, self.p), self.cells.p.size) / self.p.size
+
+    @cached_property
+    def _cell_of_item(self) -> IntArray:
+        """The cell of each item in the draws: nearly equal probabilities of many items share one."""
+        values, where, counts = np.unique(self.p, return_inverse=True, return_counts=True)
+        if values.size <= 2 * _CELLS:
+            return np.asarray(where, np.int64)
+        within = np.searchsorted(EDGES_P[1:-1], values, side="right")
+        rank = (np.cumsum(counts) - counts) * _CELLS // self.p.size
+        new = (np.diff(within, prepend=-1) > 0) | (np.diff(rank, prepend=-1) > 0)
+        return np.asarray((np.cumsum(new) - 1)[where], np.int64)
+
+    @cached_property
+    def draw_cells(self) -> Cells:
+        """The cells of `draws`."""
+        cell = self._cell_of_item
+        return Cells.at(np.bincount(cell, self.p) / np.bincount(cell))
+
+    @cached_property
+    def draws(self) -> FloatArray:
+        """Joint tables over `draw_cells` of resampled units."""
+        if not self.size:
+            raise NotIdentifiedError("this fit was made without resamples, so it has no intervals")
+        rng = np.random.default_rng(self.seed)
+        if self.groups is not None:
+            units = np.unique(self.groups, return_inverse=True)[1]
+            return self.redrawn(units, int(units.max()) + 1, self.size, rng)
+        counts = _counted(self.labels, self._cell_of_item, self.draw_cells.p.size)
+        return np.asarray(rng.multinomial(self.p.size, counts / counts.sum(), self.size) / self.p.size)
+
+    def redrawn(self, units: IntArray, count: int, size: int, rng: np.random.Generator) -> FloatArray:
+        """As `draws`, for units that other fits may have too."""
+        cells = self.draw_cells.p.size
+        owned = csr_array(
+            (np.ones(units.size), (units, self.labels * cells + self._cell_of_item)), shape=(count, 2 * cells)
+        )
+        tables = np.concatenate([owned.T @ weights for weights in _weights(count, size, rng)], axis=1).T
+        return np.asarray(tables / np.maximum(tables.sum(axis=1, keepdims=True), 1.0))
+
+    @cached_property
+    def unseen(self) -> tuple[int, FloatArray]:
+        """The number of units, and for each draw a share of the population that they miss."""
+        units = self.p.size if self.groups is None else np.unique(self.groups).size
+        return units, unseen_draws(units, self.size, np.random.default_rng([self.seed, 1]))
+
+    @cached_property
+    def smooth(self) -> LatentFit:
+        """The latent fit of the same readings."""
+        assert self.problem is not None
+        return fit_problem(self.problem, resamples=self.size, seed=self.seed)
+
+
+def _counted(labels: IntArray, cell: IntArray, cells: int) -> FloatArray:
+    return np.bincount(labels * cells + cell, minlength=2 * cells).astype(np.float64)
+
+
+def _weights(units: int, size: int, rng: np.random.Generator) -> Iterator[FloatArray]:
+    """How often each unit (rows) is drawn in each of ``size`` resamples, a part of them at a time."""
+    step = max(1, _CHUNK // units)
+    for at in range(0, size, step):
+        some = min(step, size - at)
+        picked = rng.integers(units, size=(units, some)) * some + np.arange(some)
+        yield np.bincount(picked.reshape(-1), minlength=units * some).reshape(units, some).astype(np.float64)
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class ShownFit(Fit):
+    """Estimates from probabilities that were read; ``missing`` items show none.
+
+    Without a problem behind them there is no reliability curve, its test or true calibration error.
+    """
+
+    shown: Shown
+    missing: int = 0
+
+    @property
+    def curved(self) -> bool:
+        """Whether the problem behind the probabilities is known."""
+        return self.shown.problem is not None
+
+    @property
+    def items(self) -> int:
+        """Number of items with a probability."""
+        return self.shown.p.size
+
+    @property
+    def queries(self) -> int:
+        """Number of readings, invalid ones included."""
+        problem = self.shown.problem
+        return self.items + self.missing if problem is None else problem.queries
+
+    @property
+    def invalid(self) -> int:
+        """Number of invalid readings."""
+        return self.missing if self.shown.problem is None else self.shown.problem.invalid
+
+    @property
+    def resamples(self) -> int:
+        """Number of resamples behind each interval."""
+        return self.shown.size
+
+    @property
+    def sample(self) -> FloatArray:
+        """The joint table of the items, over ``cells``."""
+        return self.shown.table
+
+    @property
+    def cells(self) -> Cells:
+        """A cell for every probability."""
+        return self.shown.cells
+
+    @property
+    def draws(self) -> FloatArray:
+        """Joint tables of resampled units, over ``draw_cells``."""
+        return self.shown.draws
+
+    @property
+    def draw_cells(self) -> Cells:
+        """The cells of ``draws``: nearly equal probabilities of many items share one."""
+        return self.shown.draw_cells
+
+    def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:  # noqa: ARG002 - nothing is refitted
+        """Resampled units: ``count`` in all, of which ``units`` has that of each item."""
+        return self.shown.redrawn(units, count, size, np.random.default_rng([seed, 11]))
+
+    @property
+    def tce(self) -> Estimate:
+        """True calibration error E|E[Y|f] - f| of the population, by the smooth curve."""
+        return self.smooth.tce
+
+    def curve_at(self, f: ArrayLike) -> Curve:
+        """Smooth reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
+        self._need_both_labels("curve")
+        return self.smooth.curve_at(f)
+
+    @property
+    def calibrated_pvalue(self) -> float:
+        """P-value of "perfectly calibrated", as of a latent fit."""
+        return self.smooth.calibrated_pvalue
+
+    @property
+    def smooth(self) -> LatentFit:
+        """The latent fit of the same readings."""
+        return self.shown.smooth.at(level=self.level)
+
+    def _rates(self, thresholds: FloatArray) -> Rates:
+        return _rates(self.sample, self.cells, thresholds)
+
+    def _decisions(self, thresholds: FloatArray) -> Decisions:
+        above = self.items - np.searchsorted(np.sort(self.shown.p), thresholds)
+        units, missed = self.shown.unseen
+        return Decisions(
+            rates=self._rates(thresholds),
+            drawn=_rates(self.draws, self.draw_cells, thresholds),
+            units=units,
+            tested=np.where(thresholds >= 0.5, above, self.items - above),
+            missed=missed,
+        )
+
+    def _ends(
+        self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
+    ) -> Ends:
+        drawn, value = quantity(self.draws, self.draw_cells), quantity(self.sample, self.cells)
+        return Unseen(*self.shown.unseen, self.level).ends(drawn, value, least, most)
+
+    def _absolute_ends(self, signed: Quantity) -> tuple[float, float]:
+        drawn, value = signed(self.draws, self.draw_cells), signed(self.sample, self.cells)
+        return Unseen(*self.shown.unseen, self.level).absolute_ends(drawn, value)
+
+    @property
+    def _ece_if_invalid(self) -> tuple[float, float]:
+        invalid = self.missing / (self.items + self.missing)  # each could change the sum of |gaps| by 1/n
+        return share_around((1 - invalid) * self._ece, invalid)
+
+    @property
+    def _labels(self) -> IntArray:
+        return self.shown.labels
+
+    @property
+    def _given(self) -> bool:
+        return self.shown.problem is not None and self.shown.problem.given is not None
+
+
+AnswersFit: TypeAlias = LatentFit | ShownFit
+
+
+def fit_answers(
+    problem: Problem, *, bins: int = 5, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> AnswersFit:
+    """The fit of a problem: of the probabilities themselves if all were read exactly, else a latent one."""
+    p = exact_readings(problem)
+    if p is None:
+        return fit_problem(problem, bins=bins, level=level, resamples=resamples, seed=seed)
+    check_options(bins, level, resamples)
+    items, read = problem.items, np.flatnonzero(np.isfinite(p))
+    return ShownFit(
+        shown=Shown(
+            problem.labels[read],
+            p[read],
+            None if problem.units is None else problem.units[read],
+            resamples,
+            seed,
+            problem,
+        ),
+        missing=items.size - read.size,
+        bin_count=bins,
+        level=level,
+    )
+
+
+def _rates(tables: FloatArray, cells: Cells, thresholds: FloatArray) -> Rates:
+    first = np.searchsorted(cells.p, thresholds)
+    padding = [(0, 0)] * (tables.ndim - 1) + [(0, 1)]
+    fp, tp = (np.pad(each, padding) for each in grid.decided_positive(tables))
+    return Rates(tp[..., first], fp[..., first], tp[..., :1])
+
+
+def classwise(
+    labels: ArrayLike,
+    p: ArrayLike,
+    groups: ArrayLike | None = None,
+    *,
+    bins: int = 5,
+    level: float = 0.95,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> tuple[Estimate, tuple[Estimate, ...]]:
+    """The ECE of each answer's probability as that of a yes/no question, and before them their mean.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        The number of each item's right answer.
+    p : array_like, shape (n, answers)
+        The probability of each answer.
+    groups : array_like, optional
+        The group of each item; intervals then resample groups.
+
+    Examples
+    --------
+    >>> mean, each = classwise([0, 1, 1, 0], [[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.8, 0.2]])
+    >>> round(float(mean), 3), [round(float(one), 3) for one in each]
+    (0.2, [0.2, 0.2])
+    """
+    check_options(bins, level, resamples)
+    shown = np.asarray(p, np.float64)
+    right = np.asarray(labels)
+    if shown.ndim != 2 or right.shape != shown.shape[:1] or not ((shown >= 0) & (shown <= 1)).all():
+        raise InputError("p: must have a row per label and a column per answer, all within [0, 1]")
+    n, answers = shown.shape
+    if not np.isin(right, np.arange(answers)).all():
+        raise InputError(f"labels: must be whole numbers from 0 to {answers - 1}")
+    units = np.arange(n) if groups is None else checks.codes(groups, "groups", n)
+    units = np.unique(units, return_inverse=True)[1]
+    count = int(units.max()) + 1
+    wrong = shown - (right[:, None] == np.arange(answers))
+    where = bin_index(shown, bins) + bins * np.arange(answers)
+    row = np.repeat(units, answers)
+    gaps = csr_array((wrong.reshape(-1), (row, where.reshape(-1))), shape=(count, answers * bins))
+    sizes, rng = np.bincount(units), np.random.default_rng(seed)
+    drawn = [(gaps.T @ weights / (sizes @ weights)).T for weights in _weights(count, resamples, rng)]
+    unseen = Unseen(count, unseen_draws(count, resamples, rng), level)
+
+    def estimate(some: slice, most: float) -> Estimate:
+        values = np.asarray(gaps.sum(axis=0))[some] / n
+        return Estimate(
+            float(np.abs(values).sum()),
+            *unseen.absolute_ends(np.concatenate(drawn)[:, some], values, most),
+            level,
+        )
+
+    each = tuple(estimate(slice(bins * k, bins * (k + 1)), 1.0) for k in range(answers))
+    return estimate(slice(None), 2.0).times(1 / answers), each
