@@ -107,6 +107,17 @@ def test_many_items_cost_little_and_keep_their_estimates() -> None:
     assert findings.brier.half_width == pytest.approx(1.96 * drawn.std(), rel=0.2)
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-9])
+def test_tied_probabilities_stay_on_their_side_of_a_threshold(spread: float) -> None:
+    """Resampled rates are around the estimate where many items tie at the threshold, also in merged cells."""
+    rng = np.random.default_rng(0)
+    p = np.concatenate([np.repeat([0.1, 0.3, 0.7], [3, 703, 1294]), rng.random(5000) * spread])
+    fit = shown(rng.integers(0, 2, p.size), p)
+    for point in fit.operating_at([0.1, 0.3, 0.7]):
+        low, high = ends(point.positive_rate)
+        assert low < (p >= point.threshold).mean() < high < low + 0.05
+
+
 @pytest.mark.parametrize("right", [0, 1])
 def test_few_items_without_an_error_promise_little(right: int) -> None:
     """40 items of one label, all with the same sure probability, leave room for what they miss."""

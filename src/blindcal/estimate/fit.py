@@ -1,4 +1,4 @@
-"""What every fit offers: estimates that follow from joint tables of label and confidence (METHOD 4, 13)."""
+"""What every fit offers: estimates that follow from joint tables of label and confidence (METHOD 4 and 7)."""
 
 from __future__ import annotations
 
@@ -86,53 +86,44 @@ class Fit(ABC):
         return self
 
     @property
-    def curved(self) -> bool:
-        """Whether there is a reliability curve, with its test and the true calibration error."""
+    def curved(self) -> bool:  # has a reliability curve, its test and the true calibration error
         return True
 
     @property
     @abstractmethod
-    def items(self) -> int:
-        """Number of items."""
+    def items(self) -> int: ...
 
     @property
     @abstractmethod
-    def queries(self) -> int:
-        """Number of answers, invalid ones included."""
+    def queries(self) -> int: ...
 
     @property
     @abstractmethod
-    def invalid(self) -> int:
-        """Number of invalid answers."""
+    def invalid(self) -> int: ...
 
     @property
     @abstractmethod
-    def sample(self) -> FloatArray:
-        """The joint table of the items."""
+    def resamples(self) -> int: ...
 
     @property
     @abstractmethod
-    def draws(self) -> FloatArray:
-        """Joint tables of the population, one per resample."""
+    def sample(self) -> FloatArray: ...
+
+    @property
+    @abstractmethod
+    def draws(self) -> FloatArray: ...
 
     @property
     def cells(self) -> Cells:
-        """The cells of ``sample``."""
         return grid.GRID
 
     @property
     def draw_cells(self) -> Cells:
-        """The cells of ``draws``."""
         return grid.GRID
-
-    @property
-    @abstractmethod
-    def resamples(self) -> int:
-        """Number of draws; with 0 there are no intervals."""
 
     @abstractmethod
     def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:
-        """Draws of which two fits share the units: ``count`` in all, one per item in ``units``."""
+        """Draws in which another fit may have the same units: ``count`` in all, one per item in ``units``."""
 
     def findings(self, *, brief: bool = False) -> Findings:
         """Everything that a result shows; ``brief`` gives only what the result of a part shows."""
@@ -167,8 +158,7 @@ class Fit(ABC):
 
     @property
     @abstractmethod
-    def tce(self) -> Estimate:
-        """True calibration error E|E[Y|f] - f| of the population."""
+    def tce(self) -> Estimate: ...
 
     @property
     def gaps(self) -> FloatArray:
@@ -217,17 +207,11 @@ class Fit(ABC):
         return self.curve_at(_CURVE_POINTS)
 
     @abstractmethod
-    def curve_at(self, f: ArrayLike) -> Curve:
-        """Reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
+    def curve_at(self, f: ArrayLike) -> Curve: ...
 
     @property
     @abstractmethod
-    def calibrated_pvalue(self) -> float:
-        """P-value of "perfectly calibrated", E[Y|f] = f for every f; the highest of all plausible readings.
-
-        A score test against smooth departures of the link, with the variance of labels redrawn from the
-        calibrated fit; groups increase it where their members agree more than by chance.
-        """
+    def calibrated_pvalue(self) -> float: ...
 
     # -- discrimination and scores ---------------------------------------------------------------
 
@@ -341,12 +325,10 @@ class Fit(ABC):
         return partial(self._decisions(thresholds).estimates, level=self.level)
 
     @abstractmethod
-    def _rates(self, thresholds: FloatArray) -> Rates:
-        """The rates at thresholds that can be deployed."""
+    def _rates(self, thresholds: FloatArray) -> Rates: ...
 
     @abstractmethod
-    def _decisions(self, thresholds: FloatArray) -> Decisions:
-        """The same with what is known of their uncertainty."""
+    def _decisions(self, thresholds: FloatArray) -> Decisions: ...
 
     # -- uncertainty -----------------------------------------------------------------------------
 
@@ -374,13 +356,11 @@ class Fit(ABC):
 
     @property
     @abstractmethod
-    def _ece_if_invalid(self) -> tuple[float, float]:
-        """Bounds of the ECE over all that the invalid answers could have been."""
+    def _ece_if_invalid(self) -> tuple[float, float]: ...
 
     @property
     @abstractmethod
-    def _labels(self) -> IntArray:
-        """Labels of the items, or of their patterns."""
+    def _labels(self) -> IntArray: ...
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Probabilities that were read exactly: estimates are those of the sample itself (METHOD 13).
+"""Probabilities that were read exactly: estimates are those of the sample itself (METHOD 7).
 
 Nothing is hidden, so the joint table of label and probability is that of the items, and intervals come from
 resampled units, with the allowance of `Unseen` for what few of them miss. Only the reliability curve is
@@ -83,7 +83,10 @@ class Shown:
     def draw_cells(self) -> Cells:
         """The cells of `draws`."""
         cell = self._cell_of_item
-        return Cells.at(np.bincount(cell, self.p) / np.bincount(cell))
+        mean = np.bincount(cell, self.p) / np.bincount(cell)
+        least = np.ones(mean.size)
+        np.minimum.at(least, cell, self.p)
+        return Cells.at(np.maximum(mean, least))  # the mean of equal numbers may be rounded below them
 
     @cached_property
     def draws(self) -> FloatArray:
@@ -144,72 +147,57 @@ class ShownFit(Fit):
 
     @property
     def curved(self) -> bool:
-        """Whether the problem behind the probabilities is known."""
         return self.shown.problem is not None
 
     @property
     def items(self) -> int:
-        """Number of items with a probability."""
         return self.shown.p.size
 
     @property
     def queries(self) -> int:
-        """Number of readings, invalid ones included."""
-        problem = self.shown.problem
-        return self.items + self.missing if problem is None else problem.queries
+        return self.items + self.missing
 
     @property
     def invalid(self) -> int:
-        """Number of invalid readings."""
-        return self.missing if self.shown.problem is None else self.shown.problem.invalid
+        return self.missing
 
     @property
     def resamples(self) -> int:
-        """Number of resamples behind each interval."""
         return self.shown.size
 
     @property
     def sample(self) -> FloatArray:
-        """The joint table of the items, over ``cells``."""
         return self.shown.table
 
     @property
     def cells(self) -> Cells:
-        """A cell for every probability."""
         return self.shown.cells
 
     @property
     def draws(self) -> FloatArray:
-        """Joint tables of resampled units, over ``draw_cells``."""
         return self.shown.draws
 
     @property
     def draw_cells(self) -> Cells:
-        """The cells of ``draws``: nearly equal probabilities of many items share one."""
         return self.shown.draw_cells
 
     def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:  # noqa: ARG002 - nothing is refitted
-        """Resampled units: ``count`` in all, of which ``units`` has that of each item."""
         return self.shown.redrawn(units, count, size, np.random.default_rng([seed, 11]))
 
     @property
     def tce(self) -> Estimate:
-        """True calibration error E|E[Y|f] - f| of the population, by the smooth curve."""
         return self.smooth.tce
 
     def curve_at(self, f: ArrayLike) -> Curve:
-        """Smooth reliability curve E[Y|f] with a pointwise band, at the confidences ``f``."""
         self._need_both_labels("curve")
         return self.smooth.curve_at(f)
 
     @property
     def calibrated_pvalue(self) -> float:
-        """P-value of "perfectly calibrated", as of a latent fit."""
         return self.smooth.calibrated_pvalue
 
     @property
     def smooth(self) -> LatentFit:
-        """The latent fit of the same readings."""
         return self.shown.smooth.at(level=self.level)
 
     def _rates(self, thresholds: FloatArray) -> Rates:
