@@ -48,6 +48,7 @@ _ANSWERS = np.array([[0.0], [1.0]])  # along the second last axis of a table
 _NODES = np.linspace(0, 1, 21)  # of the curve of a reference
 _HATS = np.maximum(0, 1 - np.abs(MID_P[:, None] - _NODES) / _NODES[1])
 _BENDS = np.diff(np.eye(_NODES.size), n=2, axis=0)
+_BORROWED = 0.1  # share of the items on which a node of the smooth curve rests, at least
 _STIFFNESS = 0.01  # keeps the curve smooth where there are few items, in units of all items
 
 
@@ -353,7 +354,7 @@ def _at_nodes(tables: FloatArray) -> FloatArray:
 
 def _joined(values: FloatArray, tables: FloatArray, joining: FloatArray) -> FloatArray:
     """Curves at the nodes after shares ``joining`` of negative and positive items joined those of tables."""
-    near = np.add(*grid.by_label(tables)) @ _HATS
+    near = np.maximum(np.add(*grid.by_label(tables)) @ _HATS, _BORROWED)
     return np.asarray((near * values + joining[1]) / (near + joining.sum(axis=0)))
 
 
