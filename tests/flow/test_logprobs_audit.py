@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from scipy.special import expit, logit
 
 import blindcal as bc
 from blindcal.auditing.audit import audit
+from blindcal.endpoints.replies import shown_answers
 from blindcal.errors import UnfitError
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import open_items
@@ -85,14 +87,16 @@ def test_bounds_and_answers_are_one_likelihood() -> None:
 
 
 def test_wide_bounds_are_read_as_such() -> None:
-    """Bounds that say no more than an answer at a threshold are that answer, to the last digit."""
+    """Bounds that say no more than an answer at a threshold are that answer, but may all err on one side."""
     labels, p = model(600, 6)
     told = asked(labels, p)
     low = np.where(told.answers == 1, -told.shifts, -np.inf)
     high = np.where(told.answers == 1, np.inf, -told.shifts)
     y = labels[told.items]
     shown = bc.latent(y, np.zeros(600), told.answers, bounds=np.column_stack([low, high]), resamples=50)
-    assert shown.ece == bc.latent(y, told.shifts, told.answers, resamples=50).ece
+    thresholds = bc.latent(y, told.shifts, told.answers, resamples=50)
+    assert float(shown.ece) == float(thresholds.ece)
+    assert shown.ece.half_width > thresholds.ece.half_width
 
 
 @pytest.mark.parametrize(
@@ -248,13 +252,37 @@ def test_spellings_are_summed_unless_told_otherwise(semantics: str | None, tmp_p
     assert found.oracle.difference == pytest.approx(0, abs=2e-3)
 
 
-def test_a_short_list_leaves_probabilities_open(items: Path, tmp_path: Path) -> None:
-    """Where only the likeliest token is shown, the other answer is bounded by the rest, and that is said."""
+def test_a_short_list_is_refused(items: Path, tmp_path: Path) -> None:
+    """Where only the likeliest token is shown, another method is chosen; forced, it is read as such."""
     with serving(items, P, logprobs=True, top_logprobs=1) as server:
-        found = audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
-    assert found.shown is not None
-    assert found.shown.open > 0.01
-    assert "shows so few logprobs" in (tmp_path / "run" / "report.html").read_text()
+        with pytest.raises(UnfitError, match=r"so few logprobs are shown that \d+% of the probability"):
+            audit(items, settings(server, method="logprobs"), out=tmp_path / "run")
+        chosen = audit(items, settings(server, method="auto"), out=tmp_path / "auto")
+        forced = audit(items, settings(server, method="logprobs"), out=tmp_path / "forced", force=True)
+    assert chosen.method == "latent"
+    assert forced.objection is not None
+    assert forced.shown is not None
+    assert forced.shown.open > 0.05
+    assert float(binned_ece(LABELS, P, 5).ece) in forced.ece
+    assert "shows so few logprobs" in (tmp_path / "forced" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("outside", [0.0, 0.1, 0.5])
+def test_intervals_allow_for_tokens_that_are_not_shown(outside: float) -> None:
+    """The likelier token alone is shown, so that all bounds err on its side; the intervals hold the truth."""
+    labels, p = model(1500, 8)
+    likelier = np.maximum(p, 1 - p) * (1 - outside)
+    shown = [
+        shown_answers({word: float(np.log(chance))}, ("Yes", "No"))
+        for word, chance in zip(np.where(p > 0.5, "Yes", "No"), likelier, strict=True)
+    ]
+    bounds = np.array([(each.low(), each.high()) for each in shown])
+    readings = asked(labels, p, method="logprobs")
+    fit = fitted(labels, replace(readings, bounds=bounds[readings.items]), resamples=100)
+    exact = fitted(labels, readings, resamples=100)
+    for name in ("ece", "accuracy", "brier", "auroc", "overconfidence"):
+        assert float(getattr(exact, name)) in getattr(fit, name), name
+    assert np.isnan(fit.calibrated_pvalue) == (fit.ece.low == 0)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from blindcal.estimate.truth import binned_ece
 from blindcal.estimation import UNNAMED, estimate
 from blindcal.items.catalogue import open_items
 from blindcal.methods import METHODS, SIMULABLE
-from blindcal.records import Token
+from blindcal.records import Estimate, Token
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
@@ -25,6 +25,7 @@ from blindcal.simulation.replay import running
 from blindcal.simulation.simulate import simulate
 from blindcal.store.run_store import RUN_FILE, Store
 from commanding import blindcal
+from fitting import estimates_in
 from misbehaving import Behaviour, Server
 from reporting import evidence, population
 from result_schema import schema
@@ -53,6 +54,22 @@ def test_a_latent_result_is_near_the_truth() -> None:
         true = np.histogram(p[labels == label], some.confidence.edges)[0] / (labels == label).sum()
         # n = 3000: a share estimated from half the items, one answer each, has a standard error near 0.015
         assert np.abs(np.array(shares) - true).max() < 0.08
+
+
+@pytest.mark.parametrize("seed", [0, 1, 6])
+@pytest.mark.parametrize("method", SIMULABLE)
+def test_every_estimate_is_in_its_interval(method: str, seed: int) -> None:
+    """Also where many items have the same confidence, which the smooth density of the fit cannot follow."""
+    rng = np.random.default_rng(seed)
+    n = 300
+    p = np.where(rng.random(n) < 0.5, rng.beta(0.3, 0.3, n), rng.choice([0.3, 0.5, 0.95], n))
+    labels = (rng.random(n) < p**1.5).astype(np.int64)
+    read = estimate(replace(evidence(method, labels, p, seed=seed), estimator="latent", bins=10))
+    estimates = [each for each in estimates_in(read) if each.has_interval]
+    assert read.curve is not None
+    estimates += map(Estimate, read.curve.value, read.curve.low or (), read.curve.high or ())
+    assert len(estimates) > 400
+    assert all(float(each) in each for each in estimates)
 
 
 @pytest.mark.parametrize("method", SIMULABLE)

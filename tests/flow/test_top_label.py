@@ -26,7 +26,7 @@ from blindcal.items.score_files import read_choices
 from blindcal.methods import METHODS, make_design
 from blindcal.records import INVALID, PLAIN, AnswerTable, FloatArray, IntArray, Noise, Round
 from blindcal.simulation.simulate import ask_choices, simulate
-from fitting import ends
+from fitting import ends, estimates_in
 from paths import SHARED
 
 CHOICES = SHARED / "choices"
@@ -255,6 +255,7 @@ def test_every_method_estimates(method: str) -> None:
         )
     )
     assert findings.ece.value is not None
+    assert all(float(each) in each for each in estimates_in(findings) if each.has_interval)
     assert findings.leaning.value is None
     confusion = np.array(findings.confusion)
     assert confusion.sum() == 600

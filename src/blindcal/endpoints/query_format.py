@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from scipy.special import expit
 
 from blindcal.endpoints.free_text import (
     FreeText,
@@ -109,6 +110,11 @@ class ParsedAnswer:
     reason: str = ""
     mass: float | None = None
     said: int | None = None
+
+    @property
+    def left_open(self) -> float:
+        """The width of the bounds in probability; 0 without bounds."""
+        return 0.0 if self.low is None or self.high is None else float(expit(self.high) - expit(self.low))
 
 
 class NoAnswerWordError(UnfitError):

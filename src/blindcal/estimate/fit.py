@@ -177,7 +177,7 @@ class Fit(ABC):
                 lambda tables, cells: grid.gaps(tables, self.bin_count, cells), edges[:-1] - 1, edges[1:]
             )
             columns = zip(self.gaps.tolist(), *(end.tolist() for end in ends), strict=True)
-            bins = gap_bins([Estimate(gap, low, high, self.level) for gap, low, high in columns])
+            bins = gap_bins([self._within(*column) for column in columns])
         return filled_bins(bins, both @ within, (both * self.cells.p) @ within, positive @ within)
 
     @property
@@ -345,14 +345,18 @@ class Fit(ABC):
     def _absolute(self, value: float, signed: Quantity) -> Estimate:
         if not self.resamples:
             return Estimate(value)
-        return Estimate(value, *self._absolute_ends(signed), self.level)
+        return self._within(value, *self._absolute_ends(signed))
 
     def _scalar(self, quantity: Quantity, *, least: float = 0.0, most: float = 1.0) -> Estimate:
-        value = float(quantity(self.sample, self.cells))
+        value = float(np.clip(quantity(self.sample, self.cells), least, most))
         if not self.resamples:
             return Estimate(value)
         low, high = self._ends(quantity, least, most)
-        return Estimate(value, float(low), float(high), self.level)
+        return self._within(value, float(low), float(high))
+
+    def _within(self, value: float, low: float, high: float) -> Estimate:
+        # the estimate is about the sample, the interval about the population
+        return Estimate(value, min(low, value), max(high, value), self.level)
 
     @property
     @abstractmethod

@@ -171,14 +171,15 @@ class Problem:
     @property
     def queries(self) -> int:
         """Number of readings, invalid ones included."""
-        return int(self._stands_for.sum())
+        return int(self.stands_for.sum())
 
     @property
     def invalid(self) -> int:
-        return int(self._stands_for[self.readings.answers == INVALID].sum())
+        return int(self.stands_for[self.readings.answers == INVALID].sum())
 
     @property
-    def _stands_for(self) -> IntArray:
+    def stands_for(self) -> IntArray:
+        """The number of items behind each reading."""
         rows = self.readings
         return np.ones(len(rows), np.int64) if self.counts is None else self.counts[rows.items]
 

@@ -44,6 +44,7 @@ ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
 TOPS = (TOP_LOGPROBS, 5)  # numbers of logprobs to ask for: older APIs show 5 at most
 STATED = 3  # number of items that are asked for a confidence in words
 CONSTRAINED = 4  # number of items on which a constraint must act
+MOST_OPEN = 0.05  # of the probability of an answer, on average; the intervals are wider by that much
 LEGIBLE = 5 / 6  # least share of items whose logprobs must show an answer word
 
 
@@ -141,6 +142,10 @@ class _Probing:
         if read < LEGIBLE * total:
             trouble = f"the logprobs of {total - read} of {total} items show no answer word"
             return self.find(question, "caution", f"shown, but {trouble}", trouble)
+        left_open = float(np.mean([form.parse(reply).left_open for reply in shown.values()]))
+        if left_open > MOST_OPEN:
+            trouble = f"so few logprobs are shown that {left_open:.0%} of the probability is left open"
+            return self.find(question, "bad", f"no: {trouble}", trouble)
         if self.lie:
             return self.find(question, "bad", f"no: {self.lie}", self.lie)
         return "" if self.no_ids or self.cold is None else await self.bias.agrees_with_logprobs()

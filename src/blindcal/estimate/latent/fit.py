@@ -11,7 +11,7 @@ from blindcal.estimate import grid
 from blindcal.estimate.checks import ArrayLike, probabilities
 from blindcal.estimate.findings import Curve, share_around
 from blindcal.estimate.fit import Fit, Quantity
-from blindcal.estimate.grid import CELLS, EDGES_S, GRID, MID_P, MID_S, edge_of_threshold
+from blindcal.estimate.grid import CELLS, EDGES_S, GRID, MID_P, MID_S, cells_between, edge_of_threshold
 from blindcal.estimate.latent.intervals import (
     Doubt,
     Resampling,
@@ -28,6 +28,8 @@ from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.uncertainty import Ends
 from blindcal.records import BoolArray, Estimate, FloatArray, IntArray, Noise
+
+_LITTLE = 0.005  # of probability that may be open if the p-value is to be trusted
 
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
@@ -136,9 +138,12 @@ class LatentFit(Fit):
         """P-value of "perfectly calibrated", E[Y|f] = f for every f; the highest of all plausible readings.
 
         A score test against smooth departures of the link, with the variance of labels redrawn from the
-        calibrated fit; groups increase it where their members agree more than by chance.
+        calibrated fit; groups increase it where their members agree more than by chance. NaN if what shown
+        probabilities leave open could make the error.
         """
         readings = [self.patterns, *(other.patterns for other in self.resampling.alternatives)]
+        if self._open > _LITTLE and not self.ece.low:
+            return np.nan
         pvalues = [calibration_pvalue(patterns, self.resampling.incidence) for patterns in readings]
         return max([*pvalues, *(other.calibrated_pvalue for other in self.others)])
 
@@ -154,7 +159,7 @@ class LatentFit(Fit):
         lowest, highest = possible_log_odds(self.patterns)
         low, _ = self._ends(lambda tables, _: grid.expected_loss(tables, lowest, highest), most=most)
         _, high = self._ends(lambda tables, _: grid.expected_loss(tables, highest, lowest), most=most)
-        return Estimate(value, float(low), float(high), self.level)
+        return self._within(value, float(low), float(high))
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -205,14 +210,22 @@ class LatentFit(Fit):
     def _absolute_ends(self, signed: Quantity) -> tuple[float, float]:
         on_grid = partial(_on_grid, signed)
         lows, highs = zip(*(doubt.absolute_ends(on_grid) for doubt in self._doubts), strict=True)
-        return min(lows), max(highs)
+        return max(0.0, min(lows) - self._open), min(1.0, max(highs) + self._open)
 
     def _ends(
         self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
     ) -> Ends:
         on_grid = partial(_on_grid, quantity)
         lows, highs = zip(*(doubt.ends(on_grid, least, most) for doubt in self._doubts), strict=True)
-        return np.min(lows, axis=0), np.max(highs, axis=0)
+        low, high = np.min(lows, axis=0) - self._open, np.max(highs, axis=0) + self._open
+        return np.maximum(low, least), np.minimum(high, most)
+
+    @cached_property
+    def _open(self) -> float:
+        """The mean width of bounds of shown probabilities, which may all err on one side."""
+        bounds = self.problem.readings.bounds_or_nan
+        first, last = cells_between(*np.where(np.isnan(bounds), 0.0, bounds).T)
+        return float(np.average(MID_P[last - 1] - MID_P[first], weights=self.problem.stands_for))
 
     @property
     def invalid_bound(self) -> float:
