@@ -26,6 +26,7 @@ Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e15, description="a number
 Rate: TypeAlias = Annotated[float, Meta(ge=0.01, le=1e15, description="a number from 0.01 to 1e15")]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 to 65535")]
 Bias: TypeAlias = Annotated[float, Meta(ge=0, le=1000, description="a number from 0 to 1000")]
+PerItem: TypeAlias = Annotated[float, Meta(ge=0.001, le=100, description="a number from 0.001 to 100")]
 Bins: TypeAlias = Annotated[int, Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
 Refits: TypeAlias = Annotated[int, Meta(ge=2, le=100_000, description="a whole number from 2 to 100000")]
 HIGHEST_LEVEL = 0.999999

@@ -20,7 +20,7 @@ from blindcal.field_rules import (
     FromOne,
     FromZero,
     Level,
-    Positive,
+    PerItem,
     Refits,
     check_fields,
     rules_of,
@@ -33,7 +33,6 @@ from blindcal.records import AnswerFormat, EstimatorName, Semantics
 from blindcal.text import printable
 
 DEFAULT_BINS = 5
-MOST_QUERIES = 100
 DEFAULT_WORDS = ("Yes", "No")
 
 
@@ -91,7 +90,7 @@ class DesignSettings:
         str, "Method that asks and estimates; auto chooses the best that the endpoint allows."
     ] = AUTO
     queries: Annotated[
-        Positive | None, "Mean number of queries per item; may be a fraction. By default the method's own."
+        PerItem | None, "Mean number of queries per item; may be a fraction. By default the method's own."
     ] = None
     sample: Annotated[
         FromOne | None,
@@ -107,8 +106,6 @@ class DesignSettings:
             raise InputError(f"method must be one of {', '.join((AUTO, *METHODS))}, not {self.method!r}")
         if self.offset >= self.limit:
             raise InputError(f"offset must be below limit = {self.limit:g}, not {self.offset:g}")
-        if self.queries is not None and self.queries > MOST_QUERIES:
-            raise InputError(f"queries must be at most {MOST_QUERIES} per item: more would tell nothing more")
         if self.queries is not None and self.method != AUTO:
             METHODS[self.method].check_queries(self.queries)
 

@@ -166,7 +166,7 @@ def test_the_table_has_a_line_per_file_and_a_mean_per_method(scores: Path) -> No
 def test_bad_options_are_named(scores: Path) -> None:
     """An option that breaks a rule is named with the rule and the value, and a missing file too."""
     for options, message in (
-        (["--queries", "nan"], "queries must be a number above 0"),
+        (["--queries", "nan"], "queries must be a number from 0.001 to 100"),
         (["--method", "extraction", "--queries", "1.5"], "queries: extraction asks a whole number"),
         (["--method", "guess"], "is not one of 'logprobs', 'latent', 'blind'"),
     ):

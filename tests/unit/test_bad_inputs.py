@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import os
+import re
 import sqlite3
 import zipfile
 from collections.abc import Callable
@@ -14,8 +16,11 @@ import pyarrow  # type: ignore[import-untyped]  # ships no types
 import pytest
 from pyarrow import parquet
 
+from blindcal.endpoints import replies
+from blindcal.errors import EndpointError
 from blindcal.items import eval_logs, question_files
 from blindcal.items.record_files import LARGEST_RECORD, numbered_records
+from blindcal.records import Reply
 from blindcal.results.certificate import CERTIFICATE_FILE
 from blindcal.results.decisions import SUMMARY_FILE
 from blindcal.results.result import RESULT_FILE
@@ -198,3 +203,164 @@ def test_a_result_whose_answers_are_gone_is_not_asked_again(name: str, empty: bo
     assert set(RESULT_FILES) == {RESULT_FILE, CERTIFICATE_FILE, SUMMARY_FILE, WATCH_FILE}
     assert text.startswith(f"{out / RUN_FILE} is missing or empty beside {name}")
     assert "restore it, or use another --out" in text
+
+
+def edited(statement: str, *values: object) -> Callable[[Path], None]:
+    """Edit a run file as another program could."""
+
+    def edit(path: Path) -> None:
+        with Store.open(path) as store:
+            store.begin({"model": "m"}, [])
+        with sqlite3.connect(path) as db:
+            db.execute(statement, values)
+        db.close()
+
+    return edit
+
+
+NOTE = "INSERT OR REPLACE INTO notes VALUES (?, ?)"
+ROUND = "INSERT INTO rounds VALUES (0, 0, 1, ?, x'', x'', NULL, NULL)"
+EDITS = {
+    "config is a list": edited(NOTE, "config", "[1]"),
+    "config is no JSON": edited(NOTE, "config", "{"),
+    "config is deep": edited(NOTE, "config", DEEP.decode()),
+    "ready is a number": edited(NOTE, "ready", "5"),
+    "ready is text": edited(NOTE, "ready", '"x"'),
+    "no notes": edited("DROP TABLE notes"),
+    "no rounds": edited("DROP TABLE rounds"),
+    "a round that is cut off": edited(ROUND, b"123"),
+    "a round of text": edited(ROUND, "hello"),
+    "a round of numbers": edited(ROUND, 5),
+}
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_an_edited_run_file_is_one_line(kind: str, tmp_path: Path) -> None:
+    """The line names the file, and that it is not as blindcal wrote it."""
+    EDITS[kind](tmp_path / RUN_FILE)
+    text = refusal(blindcal("status", tmp_path))
+    assert text.startswith(str(tmp_path / RUN_FILE))
+    assert re.search(r"is damaged|did not write|no such table", text)
+
+
+OPTIONS = {
+    "audit": {
+        **{f"--set bins={value}": "bins must be" for value in ("1" + "0" * 30, "1000000000", "0", "1.5")},
+        **{f"--set resamples={value}": "resamples must be" for value in ("1" + "0" * 14, "1e14", "1")},
+        **{f"--set offset={value}": "offset must be" for value in ("1e308", "-1", "inf", "100")},
+        **{f"--set level={value}": "level must be" for value in (".9999999999999999", "1e-300", "95", "nan")},
+        **{f"--set limit={value}": "limit must be" for value in ("1e308", "-5")},
+        **{f"--set timeout={value}": "timeout must be" for value in ("0", "inf", "1e16")},
+        **{f"--seed {value}": "seed must be" for value in ("1" + "0" * 30, "-1", "1.5")},
+        **{f"--queries {value}": "queries must be" for value in ("1e-300", "101", "nan")},
+        **{f"--rpm {value}": "rpm must be" for value in ("1e-300", "0", "nan")},
+        **{f"--tpm {value}": "tpm must be" for value in ("1e-300", "-inf")},
+        **{f"--concurrency {value}": "concurrency must be" for value in ("0", "1" + "0" * 30)},
+        **{f"--max-queries {value}": "max_queries must be" for value in ("0", "many")},
+        **{
+            f"--extra-body {value}": "must be a JSON object"
+            for value in ("[]", "null", "{", '{"a":' + "[" * 999)
+        },
+        **{
+            f'--extra-body {{"{name}":1}}': "which blindcal sets" for name in ("model", "n", "stream", "seed")
+        },
+        '--extra-body {"headers":{"Cookie":"session=12345678"}}': "looks like a secret",
+        **{f"--answers {value}": "answers: " for value in (",", "A", "A,a", "A,B,")},
+        **{f"--template {value}": "template: names no field" for value in ("{", "{}", "none")},
+        "--template {prompt.__class__}": "named in the template, is missing",
+        **{f"--prices {value}": "is not two prices" for value in ("1", "nan,1", "-1,1", "1,2,3")},
+    },
+    "plan": {
+        "--half-width 1e-300": "is not in the range",
+        "--tokens 1e308": "is not in the range",
+        "--sample 1000000000000000000000000000000": "is not in the range",
+    },
+    "simulate": {"--repeats 1000000000000000000000000000000": "is not in the range"},
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [(command, each) for command in OPTIONS for each in OPTIONS[command]]
+)
+def test_a_bad_option_is_refused_before_anything_is_asked(command: str, option: str, tmp_path: Path) -> None:
+    """The line names the option and its rule; no folder is made, and nothing runs for ever."""
+    (tmp_path / "items.jsonl").write_bytes(ROWS)
+    source = () if command == "plan" else (tmp_path / "items.jsonl",)
+    more = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", tmp_path / "run")
+    name, value = option.split(" ", 1)
+    text = refusal(blindcal(command, *source, *(more if command == "audit" else ()), name, value))
+    assert OPTIONS[command][option] in text
+    assert not (tmp_path / "run").exists()
+
+
+SCORES = {
+    "id,label\na,1\n": "lacks p",
+    "id,label,p\na,2,.5\n": "row 1, label: must be 0 or 1, got '2'",
+    "id,label,p\na,1,1e400\n": "row 1, p: must be a number in [0, 1]",
+    "id,label,p\na,1,nan\n": "row 1, p: must be a number in [0, 1]",
+    "id,label,p\na,1,\n": "row 1, p: must be a number in [0, 1]",
+    "id,label,a|1,b|x\na,1,1,2\n": "column 'b|x' is not named",
+    "id,label,logit_A,logit_B,logit_C\na,A,,,\n": "must have the logits of at least two answers",
+    "id,label,logit_A,logit_B,logit_C\na,A,inf,1,2\n": "must be a number, or empty",
+    "\ufeff\n\n": "holds no rows",
+}
+
+
+@pytest.mark.parametrize("text", SCORES)
+def test_bad_scores_name_their_row(text: str, tmp_path: Path) -> None:
+    """What is no score is named with its place."""
+    path = tmp_path / "scores.csv"
+    path.write_text(text, encoding="utf-8")
+    said = refusal(blindcal("simulate", path, "--repeats", 1))
+    assert said.startswith(str(path))
+    assert SCORES[text] in said
+
+
+CERTIFICATES = [
+    "",
+    "{",
+    "[]",
+    "null",
+    "5",
+    '{"format": 99}',
+    '{"format": 1}',
+    "[" * 500_000,
+    "\ufeff{}",
+    '{"a": 1e999}',
+]
+
+
+@pytest.mark.parametrize("text", CERTIFICATES)
+def test_a_bad_certificate_is_refused(text: str, tmp_path: Path) -> None:
+    """What is no certificate decides about nothing."""
+    (tmp_path / "items.jsonl").write_bytes(ROWS)
+    path = tmp_path / "certificate.json"
+    path.write_text(text)
+    said = refusal(blindcal("decide", path, tmp_path / "items.jsonl", "--out", tmp_path / "run"))
+    assert said.startswith(str(path))
+    assert not (tmp_path / "run").exists()
+
+
+REPLIES = [
+    b"",
+    b"[",
+    b"[" * 500_000,
+    b"null",
+    b"5",
+    b'"x"',
+    b"\xff\xfe",
+    b'{"choices": {}}',
+    b'{"choices": [[]]}',
+]
+REPLIES += [
+    b'{"choices": [{"message": 5}]}',
+    b'{"choices": [{"message": {"content": {}}}]}',
+    b'{"choices": "' + LONG,
+]
+
+
+@pytest.mark.parametrize("raw", REPLIES, ids=range(len(REPLIES)))
+def test_a_bad_reply_is_never_taken_for_an_answer(raw: bytes) -> None:
+    """Whatever a server sends, it is an unusable reply or the status of an error."""
+    with contextlib.suppress(EndpointError):
+        assert not isinstance(replies.read(200, raw), Reply)

@@ -53,7 +53,7 @@ def test_replacing_leaves_the_rest_alone() -> None:
         ({"offset": 50.0, "limit": 20.0}, "offset must be below limit = 20, not 50"),
         ({"level": 1.5}, "level must be a number from 0.01 to 0.999999"),
         ({"resamples": 1}, "resamples must be a whole number from 2 to 100000"),
-        ({"queries": 1000}, "queries must be at most 100 per item"),
+        ({"queries": 1000}, "queries must be a number from 0.001 to 100"),
         ({"method": "blind", "queries": 3}, "blind always asks 1 - 1/bins per item"),
         ({"method": "logprobs", "queries": 2}, "logprobs reads each item once"),
         ({"method": "repeated", "queries": 1}, "repeated asks each item at least 2 times"),

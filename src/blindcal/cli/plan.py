@@ -35,7 +35,7 @@ USUAL_ITEMS = 1000
 @click.argument("items", required=False, type=options.PATH)
 @click.option(
     "--sample",
-    type=click.IntRange(2),
+    type=click.IntRange(2, 10**12),
     metavar="N",
     help=f"Number of items to plan for.  [default: those of the file, else of the shape, else {USUAL_ITEMS}]",
 )
@@ -55,7 +55,7 @@ USUAL_ITEMS = 1000
 @click.option(
     "--half-width",
     "width",
-    type=options.INNER_SHARE,
+    type=options.FiniteRange(1e-4, 0.5),
     metavar="W",
     help="Half-width of the interval to reach; the number of items is then found, at most --sample.",
 )
@@ -64,7 +64,7 @@ USUAL_ITEMS = 1000
 @options.set_option("method", "queries", "sample", "model", "template", "answers", "label_field")
 @click.option(
     "--tokens",
-    type=options.FiniteRange(1),
+    type=options.FiniteRange(1, 1e9),
     metavar="T",
     help="Mean number of tokens per prompt, for plans without a file.",
 )

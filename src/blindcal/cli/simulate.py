@@ -35,13 +35,16 @@ from blindcal.text import printable
 )
 @options.field("bins", default=5, help="Number of bins of the ECE.")
 @click.option(
-    "--repeats", type=click.IntRange(1), default=20, help="Number of audits per file, with seeds S, S+1, ..."
+    "--repeats",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    help="Number of audits per file, with seeds S, S+1, ...",
 )
 @options.field("seed", help="Random seed S of the first audit.")
 @click.option(
     "--generate",
     "generated",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10_000_000),
     metavar="N",
     help="Also audit N generated items of an overconfident model.",
 )

@@ -28,6 +28,7 @@ _REFITS = 240
 _AUDITS = 12  # draws whose intervals are averaged
 _ROUGHLY = 1e-3  # log-likelihood units at which a fit may stop: far below the uncertainty of the answers
 _SIMULATED = 10_000  # most items of a simulated audit
+_MOST_AUDITS = 40  # simulated for one forecast
 _LEAST_SIMULATED = 1000  # items of all simulated audits together
 #: Maximum queries per item of a forecast; well before, only the noise of the labels is left.
 MAX_QUERIES = 8.0
@@ -53,7 +54,7 @@ def half_width(
 
 @lru_cache(maxsize=64)
 def _mean_width(shape: Shape, method: str, n: int, queries: float, bins: int, level: float) -> float:
-    audits = -(-_LEAST_SIMULATED // n)  # few items are simulated several times
+    audits = min(_MOST_AUDITS, -(-_LEAST_SIMULATED // n))  # few items are simulated several times
     return float(np.mean([_width(shape, method, n, queries, bins, level, seed) for seed in range(audits)]))
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.atomic_write import make_folder
-from blindcal.errors import InputError, StoreError
+from blindcal.errors import BlindcalError, InputError, StoreError
 from blindcal.records import AnswerTable, FloatArray, IntArray, Item, Message, Round, Usage
 from blindcal.store.run_file import (
     Note,
@@ -48,6 +48,8 @@ AnswerArray: TypeAlias = npt.NDArray[np.int8]
 RUN_FILE = "run.sqlite"
 RESULT_FILES = ("result.json", "certificate.json", "summary.json", "watch.json")
 """What finished runs leave beside their file."""
+
+_MISREAD = (ValueError, TypeError, LookupError, AttributeError, RecursionError, msgspec.MsgspecError)
 
 MOST_SERVED = 50
 """Models and fingerprints that a run tells apart."""
@@ -118,8 +120,11 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish the commit under way and release the file; an error before anything was asked removes it."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        """Finish the commit under way and release the file; an error before anything was asked removes it.
+
+        What a file that is only read does not hold as it was written is a `StoreError`.
+        """
         self._thread.shutdown()
         unused = False
         if kind is not None and self._made:
@@ -132,9 +137,13 @@ class Store:
                 with suppress(OSError):
                     made.rmdir() if made.is_dir() else made.unlink()
             self._lock.close()
+        elif isinstance(error, _MISREAD) and not isinstance(error, BlindcalError):
+            raise StoreError(
+                f"{self.path}: holds what blindcal did not write", remedy=ANOTHER_COPY
+            ) from error
 
     def close(self) -> None:
-        self.__exit__(None)
+        self.__exit__(None, None)
 
     def _execute(self, statement: str, *values: object) -> list[Any]:
         with translated(self.path):
@@ -239,7 +248,10 @@ class Store:
         """The value noted under a name, or ``None``."""
         rows = self._execute("SELECT value FROM notes WHERE name = ?", name)
         try:
-            return json.loads(rows[0][0]) if rows else None
+            value = json.loads(rows[0][0]) if rows else None
+            if name in ("config", "ready") and not isinstance(value, dict | None):
+                raise TypeError(value)
+            return value
         except (ValueError, TypeError, RecursionError):
             raise StoreError(f"{self.path}: is damaged: its note {name!r} is not JSON") from None
 
