@@ -134,7 +134,7 @@ def test_attempts_on_a_run_share_the_confidence(run: Path) -> None:
     assert 1 - first.accept.level == pytest.approx(0.05 * 2 / 3)
     assert 1 - second.accept.level == pytest.approx(0.05 * 2 / 9)
     shown = blindcal("certify", run, "--precision", 0.85, "--dry-run").stdout
-    assert "attempt    3 on this run: each threshold is tested at 99.63%" in shown
+    assert "attempt    3 on this run: each side is tested with an error of at most 0.37%" in shown
     with Store.open(run / RUN_FILE) as store:
         store.set_note("attempts", [*store.note("attempts"), *map(str, range(9))])
     with pytest.raises(NotCertifiedError):

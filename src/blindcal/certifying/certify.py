@@ -45,7 +45,6 @@ from blindcal.estimate.certification import (
     level_of_attempt,
 )
 from blindcal.estimate.noise import ControlCounts
-from blindcal.records import level_percent
 from blindcal.results.certificate import (
     CERTIFICATE_FILE,
     PREFIX,
@@ -375,8 +374,8 @@ def _seen(state: SideState, attempt: int, *, alone: bool) -> str:
     return (
         f"{which} passes: of {test.items:,} items, {test.decided:,} are decided {decisions} {beyond} "
         f"{test.threshold:.4f}, the most precise one to be expected, and {test.right:,} of them rightly"
-        f"{share}{unknown}. That makes a precision of {test.bound:.4f} at least, {level_percent(test.level)} "
-        f"sure as attempt {attempt} on this run has to be, and {test.wanted:g} is wanted"
+        f"{share}{unknown}. With the error of at most {100 * (1 - test.level):.2g}% that attempt {attempt} "
+        f"on this run may have, the precision is at least {test.bound:.4f}, and {test.wanted:g} is wanted"
     )
 
 

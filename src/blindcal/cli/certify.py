@@ -155,7 +155,7 @@ def _print(made: Certificate, path: Path) -> None:
 
 
 def _attempt_text(attempt: int, level: float) -> str:
-    return f"{attempt} on this run: each threshold is tested at {level_percent(level)}"
+    return f"{attempt} on this run: each side is tested with an error of at most {100 * (1 - level):.2g}%"
 
 
 def _side_text(side: CertifiedSide, decisions: str) -> str:
