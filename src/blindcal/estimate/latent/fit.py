@@ -89,8 +89,7 @@ class LatentFit(Fit):
     @cached_property
     def population(self) -> FloatArray:
         """The population's joint table over (label, log-odds), label 0 first."""
-        table = self.ensemble.table
-        return table if self.by_margin else self.patterns.axis.to_log_odds(table)
+        return self._over_cells(self.ensemble.table)
 
     @cached_property
     def sample(self) -> FloatArray:
@@ -197,13 +196,22 @@ class LatentFit(Fit):
         direct = self.patterns.axis.direct
         return shown_decisions(self.patterns, self.ensemble.table) if direct else None
 
+    def _over_cells(self, table: FloatArray) -> FloatArray:
+        return table if self.by_margin else self.patterns.axis.to_log_odds(table)
+
     # -- uncertainty -----------------------------------------------------------------------------
 
     @property
     def _doubts(self) -> list[Doubt]:
         """The doubt of this fit and of those for other plausible noise."""
         return [
-            Doubt(resampling=fit.resampling, population=fit.population, draws=fit.draws, level=self.level)
+            Doubt(
+                resampling=fit.resampling,
+                population=fit.population,
+                rougher=fit._over_cells(fit.resampling.rougher),
+                draws=fit.draws,
+                level=self.level,
+            )
             for fit in (self, *self.others)
         ]
 

@@ -5,6 +5,7 @@ absolute values inverts a test (`uncertainty`). These widen it, as docs/decision
 
 - n items miss a share q of the population with probability (1 - q)^n: each refit is joined by such a share,
   `Resampling.missed`, and no interval is narrower than what a share of fixed size, `unseen_share`, allows;
+- a link may be rougher than the fit's in places: an interval includes what a rougher one changes;
 - other noise may be as plausible: an interval includes those of ``LatentFit.others``;
 - items may lie anywhere in a wide range without a threshold (`unasked`), and beyond the outermost thresholds
   (`possible_log_odds`);
@@ -68,6 +69,11 @@ class Resampling:
     def draws(self) -> FloatArray:
         """Joint tables of the population over (label, log-odds), one per refit."""
         return np.concatenate([axis.to_log_odds(tables) for axis, tables in self._by_axis])
+
+    @cached_property
+    def rougher(self) -> FloatArray:
+        """The joint table over (label, cell of the fit) with a rougher link."""
+        return roughened(self.patterns, self.ensemble, link=True).table
 
     @property
     def over_margins(self) -> FloatArray:
@@ -156,10 +162,11 @@ def incidence(units: IntArray, count: int, patterns: Patterns) -> csr_array:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Doubt:
-    """The ``population`` of a fit, its refits (``draws``), and the level of the intervals."""
+    """The ``population`` of a fit, that with a ``rougher`` link, the refits (``draws``), and the level."""
 
     resampling: Resampling
     population: FloatArray
+    rougher: FloatArray
     draws: FloatArray
     level: float
 
@@ -167,12 +174,16 @@ class Doubt:
         self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
     ) -> Ends:
         """Interval of each component of a quantity to which an item adds from ``least`` to ``most``."""
-        return self._unseen.ends(quantity(self.draws), quantity(self.population), least, most)
+        low, high = self._unseen.ends(quantity(self.draws), quantity(self.population), least, most)
+        change = quantity(self.rougher) - quantity(self.population)
+        return np.maximum(low + np.minimum(change, 0), least), np.minimum(high + np.maximum(change, 0), most)
 
     def absolute_ends(self, signed: Quantity) -> tuple[float, float]:
         """Interval of the sum of absolute values of a quantity."""
         patterns, off = self.resampling.patterns, unasked(self.resampling.patterns, self.population)
         low, high = self._unseen.absolute_ends(signed(self.draws), signed(self.population), off=off)
+        change = float(np.abs(signed(self.rougher)).sum() - np.abs(signed(self.population)).sum())
+        low, high = low + min(change, 0.0), high + max(change, 0.0)
         if (limits := error_bounds(patterns, self.level, self.resampling.units)) is not None:
             low, high = min(low, limits[0]), max(high, limits[1])
         return max(0.0, low), min(1.0, high)

@@ -47,7 +47,9 @@ _HELD = 1e10  # precision of a coefficient that is held at zero
 
 # The marginal likelihood picks one smoothness for the whole density, and few answers show little roughness,
 # but real densities are smooth in one place and rough in another. So refits have 10 times the roughness
-# variance of the fit, and at least 0.1; fits of large score sets have 0.1 to 10. Chosen by bench/study.py.
+# variance of the fit, and at least 0.1; fits of large score sets have 0.1 to 10. The same holds for links,
+# but a rougher link in refits takes up to three points off a promised precision, so intervals only include
+# what one fit with such a link changes. Chosen by bench/study.py.
 _ROUGHER, _LEAST_ROUGH = 10.0, 0.1
 _REFITTED = 8  # most modes that are refitted: the likeliest
 
@@ -62,6 +64,10 @@ class _Splines:
     @property
     def rough(self) -> slice:
         return slice(_VAGUE, self.density.shape[1] - len(_TIED))
+
+    @property
+    def rough_link(self) -> slice:
+        return slice(self.density.shape[1] + len(_LINE_SD), None)
 
     def precision(self, density: float, link: float, line: float = 1.0, *, ties: bool = False) -> FloatArray:
         vague, straight = np.full(_VAGUE, _NULL_SD_DENSITY**-2.0), np.power(np.multiply(_LINE_SD, line), -2.0)
@@ -354,8 +360,10 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
     return Ensemble(kept, weights / weights.sum())
 
 
-def roughened(patterns: Patterns, ensemble: Ensemble) -> Ensemble:
-    kept, rough = np.argsort(-ensemble.weights)[:_REFITTED], _splines().rough
+def roughened(patterns: Patterns, ensemble: Ensemble, *, link: bool = False) -> Ensemble:
+    """The likeliest modes with a rougher density, or with a rougher link."""
+    kept = np.argsort(-ensemble.weights)[:_REFITTED]
+    rough = _splines().rough_link if link else _splines().rough
     starts = [ensemble.modes[which] for which in kept]
     priors = [mode.precision.copy() for mode in starts]
     for prior in priors:
