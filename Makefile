@@ -66,7 +66,7 @@ study: $(VENV)/.dev
 
 # every other table of README.md and docs/: some hours on two cores. Each script writes its file in bench/results.
 BENCHES := accuracy shards benchmarks plan gate few promises speed run picture \
-  watch_picture tutorial embedded dishonest watched choices certified
+  watch_picture tutorial embedded dishonest choices certified
 bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done

@@ -1,33 +1,34 @@
-"""How many misleading endpoints the probe finds out, and how many honest ones it refuses.
+"""What becomes of audits of misleading endpoints, and of honest ones beside them.
 
-    python bench/dishonest.py [--repeats 20] [--honest 100]
+    python bench/dishonest.py [--repeats 20] [--honest 25] [--items 250]
 
-Every probe asks items of a recorded model, over real HTTP, of a server that misbehaves in one way. The
-thresholds of the probe were chosen on the models `TUNED` and other seeds; the table is from the other models.
+Each audit is a whole one with no method named, over real HTTP: items of a recorded model are asked of a
+server that misbehaves in one way, from the start or only after the probe. *Refused* audits give no interval.
+*Warned* ones say beside the estimates why they may be wrong. Of the rest, the interval of the ECE has *held*
+the ECE of all items of the model or *missed* it, which one honest interval in twenty does. The thresholds of
+the probe were chosen on the models `TUNED` and other seeds; the table is from the other models.
 """
 
 from __future__ import annotations
 
 from record import Cell, options, record, run_all, score_files, table
 
-import asyncio
-import re
+import json
+import tempfile
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from accuracy import load
-from blindcal.asking.governor import GovernedEndpoint, Governor
-from blindcal.asking.run_context import RunContext
-from blindcal.auditing.prepare import objection
-from blindcal.endpoints.address import Address
-from blindcal.endpoints.http import HttpEndpoint
-from blindcal.methods import METHODS
-from blindcal.probing.findings import Probe
-from blindcal.probing.probe import probe_endpoint
-from blindcal.records import Item, Message, Targets, Token
+from blindcal.auditing.audit import audit
+from blindcal.errors import EndpointError, NotIdentifiedError
+from blindcal.estimate.truth import binned_ece
+from blindcal.records import Item, Message
+from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
+from blindcal.simulation.replay import running
 from misbehaving import Behaviour, Server
 
 TUNED = (
@@ -36,139 +37,162 @@ TUNED = (
     "gpt-4o-mini__mmlu_test_direct",
     "gpt3-curie__rte_train_0shot",
 )
-PAIR = Targets((Token(1, "Yes"),), (Token(2, "No"),))
-ITEMS = 12
-METHODS_JUDGED = ("latent", "temperature")
+RESAMPLES = 100
+WORDS = ("held", "warned", "refused", "missed")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A way to mislead, and words of which one must be in the reason, for each of the two methods.
+    """An endpoint, which behaves as ``later`` says from ``delay`` queries after the probe on.
 
-    A method without words is not harmed.
+    ``unseen`` says why no audit could find it out, if none can.
     """
 
     name: str
     behaviour: Behaviour
-    latent: str = ""
-    temperature: str = ""
+    later: Behaviour | None = None
+    delay: int = 0
+    unseen: str = ""
 
 
-NO_BIAS = Behaviour(bias="ignored")
-RANDOM = "follow|unreliable|change from query"
-DEAF = "changes no answer|no more at a high temperature"
-ALWAYS = "vary as at T|change from query"
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One audit, of items of the model in ``path``."""
+
+    case: Case
+    path: Path
+    items: int
+    seed: int
+
+
+NO_BIAS = Behaviour(bias="rejected")
+NEITHER = Behaviour(bias="rejected", temperature="rejected")
+SHOWN = Behaviour(logprobs=True)
+CUT = Behaviour(sampler_fields="ignored")
+SURE = "an item whose answers agree may be one that the model is sure of"
 CASES = (
-    Case("bias ignored", NO_BIAS, latent="ignored"),
-    Case("bias rejected", Behaviour(bias="rejected"), latent="not accepted"),
-    Case("first answer to a prompt cached", Behaviour(cached=True), "ignored", DEAF),
-    Case("bias inverted", Behaviour(bias_scale=-1), latent="sign inverted"),
-    Case("bias clamped at 60", Behaviour(clamp=60), latent="clamped at about (59|60)|range"),
-    Case("bias clamped at 30", Behaviour(clamp=30), latent="clamped at about (29|30)"),
-    Case("bias rounded", Behaviour(integer_bias=True), latent="rounded"),
-    Case("bias times 0.5", Behaviour(bias_scale=0.5), "wrong amount", "wrong amount"),
-    Case("bias times 2", Behaviour(bias_scale=2), "wrong amount", "wrong amount"),
-    Case("jitter .05", Behaviour(jitter=0.05), "repeatable", ""),
-    Case("jitter .1", Behaviour(jitter=0.1), "repeatable", ""),
-    Case("jitter .5", Behaviour(jitter=0.5), "repeatable|change from query", "repeatable|change from query"),
-    Case("jitter 1", Behaviour(jitter=1), "repeatable|change from query", "repeatable|change from query"),
-    Case("1% of answers flipped", Behaviour(flipped=0.01), RANDOM, RANDOM),
-    Case("3% of answers flipped", Behaviour(flipped=0.03), RANDOM, RANDOM),
-    Case("10% of answers flipped", Behaviour(flipped=0.1), RANDOM, RANDOM),
-    Case("30% of answers are other words", Behaviour(outside=0.3), "neither", "neither"),
-    Case("temperature ignored", Behaviour(temperature="ignored"), "", DEAF),
-    Case("temperature ignored, jitter .05", Behaviour(temperature="ignored", jitter=0.05), "", DEAF),
-    Case("temperature ignored, jitter .1", Behaviour(temperature="ignored", jitter=0.1), "", DEAF),
-    Case("bias and temperature ignored", replace(NO_BIAS, temperature="ignored"), "ignored", DEAF),
+    Case("bias ignored", Behaviour(bias="ignored")),
+    Case("first answer to a prompt cached", Behaviour(cached=1.0)),
+    Case("bias inverted", Behaviour(bias_scale=-1)),
+    Case("bias clamped at 60", Behaviour(clamp=60)),
+    Case("bias clamped at 30", Behaviour(clamp=30)),
+    Case("bias rounded", Behaviour(integer_bias=True)),
+    Case("bias times 0.5", Behaviour(bias_scale=0.5)),
+    Case("bias times 2", Behaviour(bias_scale=2)),
+    Case("bias times 0.5, temperature ignored", Behaviour(bias_scale=0.5, temperature="ignored")),
+    Case("jitter .1", Behaviour(jitter=0.1)),
+    Case("jitter .5", Behaviour(jitter=0.5)),
+    Case("jitter 1", Behaviour(jitter=1)),
+    Case("1% of answers flipped", Behaviour(flipped=0.01)),
+    Case("3% of answers flipped", Behaviour(flipped=0.03)),
+    Case("10% of answers flipped", Behaviour(flipped=0.1)),
+    Case("30% of answers are other words", Behaviour(outside=0.3)),
+    Case("temperature ignored", Behaviour(temperature="ignored")),
+    Case("bias and temperature ignored", Behaviour(bias="ignored", temperature="ignored")),
     Case(
         "bias and temperature ignored, jitter .1",
-        replace(NO_BIAS, temperature="ignored", jitter=0.1),
-        "ignored",
-        f"{DEAF}|could not be shown",
+        Behaviour(bias="ignored", temperature="ignored", jitter=0.1),
     ),
-    Case("temperature always 1", Behaviour(temperature="fixed"), ALWAYS, ALWAYS),
-    Case(
-        "bias ignored, temperature always 1",
-        replace(NO_BIAS, temperature="fixed"),
-        "ignored",
-        f"{ALWAYS}|{DEAF}|could not be shown",
-    ),
-    *(
-        Case(name, replace(cut, sampler_fields="ignored"), "", "cut them off")
-        for name, cut in (
-            ("min_p .05", Behaviour(min_p=0.05)),
-            ("min_p .05 after temperature", Behaviour(min_p=0.05, cut="after")),
-            ("top_p .9", Behaviour(top_p=0.9)),
-            ("top_p .9 after temperature", Behaviour(top_p=0.9, cut="after")),
-        )
-    ),
-    Case("top_k 1", Behaviour(min_p=1, sampler_fields="ignored"), "", DEAF),
+    Case("temperature always 1", Behaviour(temperature="fixed")),
+    Case("bias ignored, temperature always 1", Behaviour(bias="ignored", temperature="fixed")),
+    Case("no bias, temperature times 0.5", replace(NO_BIAS, temperature_scale=0.5)),
+    Case("no bias, temperature times 2", replace(NO_BIAS, temperature_scale=2)),
+    Case("min_p .05", replace(CUT, min_p=0.05)),
+    Case("no bias, min_p .05", replace(CUT, min_p=0.05, bias="rejected")),
+    Case("no bias, top_p .9 after temperature", replace(CUT, top_p=0.9, cut="after", bias="rejected")),
+    Case("top_k 1", replace(CUT, min_p=1)),
+    Case("no bias, one seed", replace(NO_BIAS, draws="one seed")),
+    Case("no bias, a seed by prompt", replace(NO_BIAS, draws="by prompt")),
+    Case("no bias, half of the prompts from a cache", replace(NO_BIAS, cached=0.5)),
+    Case("neither, one seed", replace(NEITHER, draws="one seed")),
+    Case("neither, a seed by prompt", replace(NEITHER, draws="by prompt")),
+    Case("neither, half of the requests from a cache", replace(NEITHER, cached_requests=0.5)),
+    Case("neither, half of the prompts from a cache", replace(NEITHER, cached=0.5), unseen=SURE),
+    Case("logprobs swapped", replace(SHOWN, logprobs_of="answers swapped")),
+    Case("logprobs of another item", replace(SHOWN, logprobs_of="another item")),
+    Case("logprobs times 0.5", replace(SHOWN, logprobs_scale=0.5)),
+    Case("logprobs times 2", replace(SHOWN, logprobs_scale=2)),
+    Case("one logprob shown", replace(SHOWN, top_logprobs=1)),
+    Case("bias ignored after 60 queries", Behaviour(), Behaviour(bias="ignored"), 60),
+    Case("30% of the requests ignore the bias, after the probe", Behaviour(), Behaviour(bias_ignored=0.3)),
+    Case("log-odds + 1 after 125 queries", Behaviour(), Behaviour(drift=1), 125),
+    Case("log-odds + 2 little by little", Behaviour(), Behaviour(drift=2, drift_over=250)),
+    Case("no bias, log-odds + 2 little by little", NO_BIAS, replace(NO_BIAS, drift=2, drift_over=750)),
+    Case("3% of the answers flipped, after the probe", Behaviour(), Behaviour(flipped=0.03)),
+    Case("jitter .5 after the probe", Behaviour(), Behaviour(jitter=0.5)),
+    Case("jitter 1 after the probe", Behaviour(), Behaviour(jitter=1)),
 )
 HONEST = (
-    Case("honest", Behaviour()),
-    Case("honest, jitter .02", Behaviour(jitter=0.02)),
-    Case("honest, refuses unknown fields", Behaviour(sampler_fields="rejected")),
-    Case("honest, min_p .05 unless told otherwise", Behaviour(min_p=0.05)),
+    Case("all that is asked", Behaviour()),
+    Case("jitter .02", Behaviour(jitter=0.02)),
+    Case("unknown fields refused", Behaviour(sampler_fields="rejected")),
+    Case("min_p .05 unless told otherwise", Behaviour(min_p=0.05)),
+    Case("logprobs shown", SHOWN),
+    Case("no bias", NO_BIAS),
+    Case("neither bias nor temperature", NEITHER),
+    Case("neither, one answer per request", replace(NEITHER, n="ignored")),
 )
 
 
-async def probed(behaviour: Behaviour, path: Path, seed: int) -> Probe:
-    """What the probe finds on a random sample of a model's items."""
-    rng = np.random.default_rng([seed, 17])
-    p = rng.choice(load(path)[1], ITEMS, replace=False)
-    items = [Item(f"{k}", 0, (Message("user", f"Question {k}? Yes or No."),)) for k in range(ITEMS)]
-    recording = Recording.from_probabilities([item.id for item in items], p)
-    async with (
-        Server(recording, items, replace(behaviour, seed=seed)) as server,
-        HttpEndpoint(Address(server.base_url, "replay"), environ={}) as endpoint,
-    ):
-        return await probe_endpoint(
-            GovernedEndpoint(Governor(endpoint, RunContext())), items, PAIR, seed=seed
-        )
+def outcome(job: Job) -> tuple[str, str]:
+    """What became of one audit, and its method."""
+    labels, p = load(job.path)
+    rng = np.random.default_rng([job.seed, 17])
+    chosen = rng.choice(p.size, job.items, replace=False)
+    items = [
+        Item(f"q{k}", int(labels[row]), (Message("user", f"Question {k}? Yes or No."),))
+        for k, row in enumerate(chosen)
+    ]
+    recording = Recording.from_probabilities([item.id for item in items], p[chosen])
+    server = Server(recording, items, replace(job.case.behaviour, seed=job.seed))
 
+    def follow(step: str) -> None:
+        if step == "asking" and (later := job.case.later) is not None:
+            later = replace(later, seed=job.seed)
+            begins = server.requests + job.case.delay + 1
+            server.behaviour = replace(server.behaviour, later=later, later_from=begins)
 
-def judged(job: tuple[Case, Path, int]) -> tuple[int, dict[str, tuple[str, bool]]]:
-    """The queries of one probe; and what each method makes of it, and whether for the right reason."""
-    case, path, seed = job
-    probe = asyncio.run(probed(case.behaviour, path, seed))
-    cautions = [f"{one.question}: {one.answer}" for one in probe.findings if one.outcome == "caution"]
-    judgements = {}
-    for method in METHODS_JUDGED:
-        unfit = objection(probe, METHODS[method])
-        outcome = "refused" if unfit else "cautioned" if cautions else "passed"
-        pattern = getattr(case, method) or "$^"
-        judgements[method] = outcome, bool(re.search(pattern, unfit or "; ".join(cautions)))
-    return probe.queries, judgements
+    with tempfile.TemporaryDirectory() as folder, running(server):
+        file = Path(folder) / "items.jsonl"
+        records = ({"id": q.id, "label": q.label, "prompt": q.messages[0].content} for q in items)
+        file.write_text("".join(json.dumps(each) + "\n" for each in records))
+        settings = Settings(model="replay", base_url=server.base_url, seed=job.seed, resamples=RESAMPLES)
+        try:
+            result = audit(file, settings, out=Path(folder) / "run", stage=follow)
+        except (EndpointError, NotIdentifiedError):
+            return "refused", ""
+    if not result.ece.has_interval:
+        return "refused", result.method
+    if result.warnings or result.unverified is not None:
+        return "warned", result.method
+    truth = float(binned_ece(labels, p, len(result.bins)).ece)
+    return "held" if truth in result.ece else "missed", result.method
 
 
 def main() -> None:
-    """Probe every kind of endpoint, and record how many were found out."""
-    arguments = options(__doc__, repeats=20, honest=100)
+    """Audit every kind of endpoint, and record what became of it."""
+    arguments = options(__doc__, repeats=20, honest=25, items=250)
     paths = [path for path in score_files(arguments.data) if path.name.removesuffix(".csv.gz") not in TUNED]
-    heads = {
-        f"`{method}`{said}": "{}"
-        for method in METHODS_JUDGED
-        for said in (" refuses", " cautions", ", right reason")
-    }
     tables = {}
     for name, cases, repeats in (
         ("misleading", CASES, arguments.repeats),
         ("honest", HONEST, arguments.honest),
     ):
+        jobs = [
+            Job(case, paths[seed % len(paths)], arguments.items, 1000 * k + seed)
+            for k, case in enumerate(cases)
+            for seed in range(repeats)
+        ]
+        each = run_all(outcome, jobs, arguments, chunk=4)
         rows: list[list[Cell]] = []
         for k, case in enumerate(cases):
-            seeds = range(1000 * k, 1000 * k + repeats)
-            jobs = [(case, paths[seed % len(paths)], seed) for seed in seeds]
-            each = run_all(judged, jobs, arguments, chunk=4)
-            row: list[Cell] = [case.name]
-            for method in METHODS_JUDGED:
-                outcomes, right = zip(*(judgement[method] for _, judgement in each), strict=True)
-                row += [outcomes.count("refused"), outcomes.count("cautioned")]
-                if name == "misleading":
-                    row.append(sum(right) if getattr(case, method) else None)
-            rows.append([*row, float(np.mean([queries for queries, _ in each]))])
-        shown = {head: form for head, form in heads.items() if name == "misleading" or "reason" not in head}
-        tables[name] = table({"endpoint": "{}", **shown, "queries": "{:.0f}"}, rows)
+            words, methods = zip(*each[k * repeats : (k + 1) * repeats], strict=True)
+            used = ", ".join(f"`{method}` {many}" for method, many in Counter(filter(None, methods)).items())
+            row: list[Cell] = [case.name, *map(words.count, WORDS), used]
+            rows.append([*row, case.unseen] if name == "misleading" else row)
+        columns = {"endpoint": "{}", **dict.fromkeys(WORDS, "{}"), "audited by": "{}"}
+        columns |= {"cannot be seen": "{}"} if name == "misleading" else {}
+        tables[name] = table(columns, rows)
     repeats = {"misleading endpoints": arguments.repeats, "honest ones": arguments.honest}
     record("dishonest", tables, arguments, repeats=repeats)
 

@@ -69,7 +69,8 @@ class Behaviour(replay.Behaviour):
     share ``cached_requests`` the first reply to the same request. ``draws`` come from the request's seed, if
     it has one, and are fresh otherwise or with the server's ``one seed``; or from a seed ``by prompt`` alone.
 
-    A ``fixed`` temperature is 1 for every request; if it is ``ignored``, every answer is greedy. ``min_p``
+    A ``fixed`` temperature is 1 for every request; if it is ``ignored``, every answer is greedy; else it is
+    multiplied by ``temperature_scale``. ``min_p``
     and ``top_p`` cut sampled answers ``cut`` the temperature is applied, unless a request sets them and
     ``sampler_fields`` are honoured. If these are ``rejected``, so are all fields that OpenAI's API does not
     know, and ``all rejected`` includes ``top_p`` and the penalties. A ``repetition_penalty`` acts, after the
@@ -102,6 +103,7 @@ class Behaviour(replay.Behaviour):
     cached_requests: float = 0.0
     draws: Literal["fresh", "one seed", "by prompt"] = "fresh"
     temperature: Literal["honoured", "ignored", "rejected", "fixed"] = "honoured"
+    temperature_scale: float = 1.0
     min_p: float = 0.0
     top_p: float = 1.0
     cut: Literal["before", "after"] = "before"
@@ -213,6 +215,7 @@ class Server(replay.Server):
             temperature = 1.0
         if how.temperature == "ignored":
             temperature = 0.0
+        temperature *= how.temperature_scale
         n, seed = asked.n if how.n == "honoured" else 1, asked.seed
         if how.draws == "by prompt":
             seed = zlib.crc32(asked.text.encode(), how.seed)
