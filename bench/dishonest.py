@@ -69,7 +69,8 @@ NO_BIAS = Behaviour(bias="rejected")
 NEITHER = Behaviour(bias="rejected", temperature="rejected")
 SHOWN = Behaviour(logprobs=True)
 CUT = Behaviour(sampler_fields="ignored")
-SURE = "an item whose answers agree may be one that the model is sure of"
+SURE = "`repeated`: an item whose answers agree may be one that the model is sure of"
+SERVED = "`repeated` measures the answers as they are served"
 CASES = (
     Case("bias ignored", Behaviour(bias="ignored")),
     Case("first answer to a prompt cached", Behaviour(cached=1.0)),
@@ -84,8 +85,8 @@ CASES = (
     Case("jitter .5", Behaviour(jitter=0.5)),
     Case("jitter 1", Behaviour(jitter=1)),
     Case("1% of answers flipped", Behaviour(flipped=0.01)),
-    Case("3% of answers flipped", Behaviour(flipped=0.03)),
-    Case("10% of answers flipped", Behaviour(flipped=0.1)),
+    Case("3% of answers flipped", Behaviour(flipped=0.03), unseen=SERVED),
+    Case("10% of answers flipped", Behaviour(flipped=0.1), unseen=SERVED),
     Case("30% of answers are other words", Behaviour(outside=0.3)),
     Case("temperature ignored", Behaviour(temperature="ignored")),
     Case("bias and temperature ignored", Behaviour(bias="ignored", temperature="ignored")),
@@ -103,7 +104,7 @@ CASES = (
     Case("top_k 1", replace(CUT, min_p=1)),
     Case("no bias, one seed", replace(NO_BIAS, draws="one seed")),
     Case("no bias, a seed by prompt", replace(NO_BIAS, draws="by prompt")),
-    Case("no bias, half of the prompts from a cache", replace(NO_BIAS, cached=0.5)),
+    Case("no bias, half of the prompts from a cache", replace(NO_BIAS, cached=0.5), unseen=SURE),
     Case("neither, one seed", replace(NEITHER, draws="one seed")),
     Case("neither, a seed by prompt", replace(NEITHER, draws="by prompt")),
     Case("neither, half of the requests from a cache", replace(NEITHER, cached_requests=0.5)),
