@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -16,7 +17,7 @@ from click.testing import CliRunner, Result
 import results
 from blindcal.cli import app
 from blindcal.cli.check import junit, summary, workflow_commands
-from blindcal.errors import InputError
+from blindcal.errors import InputError, StoreError
 from blindcal.estimate.uncertainty import beyond
 from blindcal.records import Estimate
 from blindcal.results.certificate import Certificate
@@ -24,6 +25,7 @@ from blindcal.results.check import check
 from blindcal.results.result import AuditResult
 from blindcal.results.run import open_run
 from blindcal.store.run_file import ServedModel
+from blindcal.store.run_store import RUN_FILE
 from certified_runs import REJECT, certificate, certificate_of
 from commanding import blindcal, printed_error
 from finished_runs import FinishedRuns
@@ -86,6 +88,24 @@ def test_a_result_alone_is_bounded_by_its_own_interval(run: Path, tmp_path: Path
     assert high is not None
     assert checked(alone, "--max-ece", high + 0.001).exit_code == 0
     assert checked(alone, "--max-ece", high + 0.2, "--confidence", 0.99).exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE items SET label = 1 - label",
+        "UPDATE rounds SET items = x'00'",
+        "UPDATE notes SET value = '[1]'",
+    ],
+)
+def test_an_edited_run_passes_nothing(edit: str, finished_runs: FinishedRuns, tmp_path: Path) -> None:
+    """The interval of the result serves where there are no answers, not where these were changed."""
+    copied = finished_runs.copy("plain", tmp_path)
+    with sqlite3.connect(copied.folder / RUN_FILE) as db:
+        db.execute(edit)
+    db.close()
+    with pytest.raises(StoreError):
+        check(copied.folder, max_ece=0.9, resamples=20)
 
 
 def test_bounds_need_a_fit(finished_runs: FinishedRuns) -> None:

@@ -27,6 +27,7 @@ from blindcal.results.certificate import Certificate, is_certificate, prompt_dig
 from blindcal.results.result import AuditResult
 from blindcal.results.run import Run, open_result, opened
 from blindcal.store.run_file import ServedModel
+from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
 CheckOutcome: TypeAlias = Literal["passed", "failed", "undecided"]
@@ -325,9 +326,16 @@ def _with_bounds(
         return None
     try:
         return _fit(run, confidence, resamples)
-    except (StoreError, NotIdentifiedError):
+    except (StoreError, NotIdentifiedError) as error:
         # Without a run, or without a fit, the interval of the result serves if its level is high enough.
+        if isinstance(error, StoreError) and _has_answers(run):
+            raise
         return result if result.level >= 2 * confidence - 1 - 1e-12 else None
+
+
+def _has_answers(run: Run | str | Path) -> bool:
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    return ((folder.parent if folder.is_file() else folder) / RUN_FILE).is_file()
 
 
 # Parts
