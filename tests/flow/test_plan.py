@@ -14,8 +14,8 @@ from scipy.special import expit, logit
 
 from blindcal.asking.run_context import Limits
 from blindcal.errors import InputError
-from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import Problem
+from blindcal.estimate.shown import fit_answers
 from blindcal.estimate.truth import binned_ece
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width, shape_of_scores
 from blindcal.planning.plan import PROBE_AT_ONCE, Plan, PlanInputs, TokenCount, items_needed, plan_audit
@@ -191,7 +191,7 @@ def test_forecast_widths_are_seen(name: str, method: str, n: int, queries: float
     for seed in range(AUDITS):
         labels, p = SHAPES[name].sample(n, np.random.default_rng([seed, 9]))
         answers = asked(labels, p, queries, method, seed)
-        widths.append(fit_problem(Problem.of_answers(labels, answers), resamples=100).ece.half_width)
+        widths.append(fit_answers(Problem.of_answers(labels, answers), resamples=100).ece.half_width)
     chance = 2 * float(np.std(widths)) / np.sqrt(AUDITS) / np.mean(widths)
     assert width(method, n, queries, SHAPES[name]) / np.mean(widths) == pytest.approx(1, abs=0.15 + chance)
 
@@ -207,9 +207,8 @@ def test_more_of_anything_narrows_the_interval(method: str) -> None:
 
 
 def test_what_is_left_after_many_queries_is_the_noise_of_labels() -> None:
-    """Eight queries per item give the interval of probabilities that are read."""
-    eight = width("latent", 1000, 8.0)
-    assert eight == pytest.approx(width("logprobs", 1000, 1.0), rel=0.1)
+    """Eight queries per item nearly give the interval of read probabilities, which nothing smooths."""
+    assert 0.8 < width("latent", 1000, 8.0) / width("logprobs", 1000, 1.0) < 1
 
 
 @pytest.mark.parametrize(
