@@ -118,7 +118,7 @@ def test_the_command_finds_the_number_of_items() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--half-width", 1], "0<x<1"),
+        (["--half-width", 1], "0.0001<=x<=0.5"),
         (["--sample", 200, "--half-width", 0.01], "200 items do not suffice"),
         (["--shape", "nowhere"], "no run and no file"),
         (["--prices", 1], "is not two prices such as 0.15,0.6"),
