@@ -22,10 +22,11 @@ _LEAST = 0.002  # probabilities are rounded, so that smaller ones are not truste
 
 @dataclass(frozen=True, eq=False)
 class DrawnAnswers:
-    """Whether each answer is the ``likeliest``, and the most that this event's ``chance`` could be."""
+    """Whether each answer is the ``likeliest``; the highest ``chance`` of this event, and the ``least``."""
 
     likeliest: BoolArray
     chance: FloatArray
+    least: FloatArray
 
     @classmethod
     def of(cls, rows: FloatArray, *, several: bool) -> Self:
@@ -35,7 +36,7 @@ class DrawnAnswers:
             turned = likeliest == NEGATIVE
             low, high = np.where(turned, -high, low), np.where(turned, -low, high)
         same = said == likeliest
-        return cls(same, np.where(same, expit(high), expit(-low)))
+        return cls(same, np.where(same, expit(high), expit(-low)), np.where(same, expit(low), expit(-high)))
 
     @property
     def unlikely(self) -> int:
@@ -60,5 +61,8 @@ class DrawnAnswers:
     @property
     def too_sure(self) -> bool:
         """Whether answers that are not the likeliest must be rarer than the probabilities say."""
-        more = _CUT * (1 - self.chance) / np.maximum(self.chance, _LEAST)
-        return bool(np.log1p(np.where(self.likeliest, more, -_CUT)).sum() > np.log(PROOF))
+        chance, odds = np.maximum(self.chance, _LEAST), self.least / (1 - self.least + _LEAST)
+        cut = np.where(self.likeliest, chance + _CUT * (1 - chance), (1 - _CUT) * chance)
+        bets = [cut, odds**2 / (1 + odds**2)]  # log-odds twice as large
+        gain = np.log(np.maximum(bets / chance, _LEAST)).sum(axis=1)
+        return bool(logsumexp(gain) > np.log(len(bets) * PROOF))
