@@ -141,6 +141,20 @@ def test_the_truth_is_inside_the_intervals(k: int) -> None:
     assert fit.calibrated_pvalue < 1e-6
 
 
+@pytest.mark.parametrize(("queries", "error"), [(2.0, 0.03), (4.0, 0.008)])
+def test_the_excess_may_tell_about_being_right(queries: float, error: float) -> None:
+    """If wrong answers have more excess at the same margin, more queries bring the truth nearer."""
+    logits, rng = model(4000, 6)[1], np.random.default_rng([0, 98])
+    ordered, given = np.sort(logits, axis=1), logits.argmax(axis=1)
+    excess = logsumexp(ordered[:, :-1], axis=1) - ordered[:, -2]
+    right = rng.random(4000) < expit(ordered[:, -1] - ordered[:, -2] - 5 * (excess - 0.7) - 0.7)
+    labels = np.where(right, given, (given + 1) % 6)
+    fit = fit_problem(problem_of(labels, logits, queries), bins=10, resamples=100)
+    truth = ((softmax(logits, axis=1).max(axis=1) - right) ** 2).mean()
+    assert truth in fit.brier
+    assert fit.brier.value == pytest.approx(truth, abs=error)
+
+
 def test_a_calibrated_model_is_not_accused() -> None:
     """Of three calibrated models at most one has a p-value below 5%: more do once in 140 times."""
     rejected = 0

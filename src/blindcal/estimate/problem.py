@@ -30,8 +30,10 @@ from blindcal.records import (
     Noise,
 )
 
-_ACROSS = np.sqrt(3.0)  # distance of the outer points, in standard deviations, and the share of each:
-_SHARE = 1 / 6  # mean, variance and kurtosis along each axis are then those of the normal distribution
+_ACROSS = np.sqrt(
+    3.0
+)  # standard deviations from the mean of six points, two on each axis, with equal shares:
+# mean, variance and kurtosis along each axis are then those of the normal distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +59,21 @@ class NoisePosterior:
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """The log-odds of the mean excess over log(k - 1), linear in margin / (1 + margin) around ``centre``."""
+    """The excess at each margin, and what it tells about being right.
+
+    The log-odds of its mean over log(k - 1) are linear in margin / (1 + margin) around ``centre``. At one
+    margin, the log-odds of being right fall by ``telling`` per unit of excess: by 1 in a calibrated model.
+    """
 
     level: float
     slope: float
-    centre: float = 0.5
+    telling: float = 1.0
+    centre: float = field(default=0.5, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
 class ExcessPosterior:
-    """The posterior of the level and slope of the excess: its mean and covariance."""
+    """The posterior of the level, slope and telling of the excess: its mean and covariance."""
 
     mean: FloatArray
     covariance: FloatArray
@@ -77,15 +84,14 @@ class ExcessPosterior:
         return self._at(self.mean)
 
     @property
-    def others(self) -> tuple[tuple[Excess, float], ...]:
-        """Further points that stand for the posterior, each with its share."""
+    def others(self) -> tuple[Excess, ...]:
+        """Points that together stand for the posterior, each as likely."""
         variance, axes = np.linalg.eigh(self.covariance)
         off = _ACROSS * np.sqrt(variance) * axes
-        points = [self.mean + sign * off[:, k] for k in range(2) for sign in (-1, 1)]
-        return tuple((self._at(point), _SHARE) for point in points)
+        return tuple(self._at(self.mean + sign * each) for each in off.T for sign in (-1, 1))
 
     def _at(self, point: FloatArray) -> Excess:
-        return Excess(float(point[0]), float(point[1]), self.centre)
+        return Excess(*point.tolist(), centre=self.centre)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

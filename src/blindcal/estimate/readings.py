@@ -4,7 +4,8 @@ A fit divides the log-odds into the cells of a grid. With two answers, a cell is
 more, a shift alone reads only the *margin* of the given answer over the strongest other one (METHOD 8). A
 cell is then a range of margins, and stands for several log-odds, the *nodes*, which lie below it by the
 *excess*, the log-sum-exp of the other answers minus their maximum: that of k - 1 normal logits, whose spread
-follows from two fitted numbers, a level and a slope over the margin.
+follows from two fitted numbers, a level and a slope over the margin. A third says what the excess tells about
+being right.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Axis:
     weights: FloatArray  # (nodes,): how likely each is, before the label and the answers are known
     calibrated: FloatArray  # (CELLS,): the log-odds of the label if the model is perfectly calibrated
     first: int = 0  # the first cell that any item can be in
+    telling: float = 1.0  # by how much the log-odds of the label rise with those of the node, at one cell
 
     @property
     def direct(self) -> bool:
@@ -49,7 +51,6 @@ class Axis:
 
     def averaged(self, log_responses: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Probability of the answers in each cell for labels 0 and 1, from that at the nodes."""
-        # nodes are weighted as in a calibrated model: an item whose answer is wrong had lower log-odds
         response = np.exp(log_responses)
         if self.direct:
             return response[..., 0], response[..., 0]
@@ -73,8 +74,10 @@ class Axis:
 
     def _given_label(self, link: FloatArray | float) -> tuple[FloatArray, FloatArray]:
         by_label = []
+        middle = self.calibrated[:, None]
+        of_label = middle + self.telling * (self.nodes - middle) + link
         for sign in (-1.0, 1.0):
-            weights = self.weights * np.exp(log_expit(sign * (self.nodes + link)))
+            weights = self.weights * np.exp(log_expit(sign * of_label))
             by_label.append(weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300))
         return by_label[0], by_label[1]
 
@@ -108,7 +111,7 @@ def margin_axis(choices: IntArray, excess: Excess) -> Axis:
     ]
     weights = np.concatenate(shares) / choices.size
     mean_confidence = np.clip(expit(nodes) @ weights, 1e-12, 1 - 1e-12)
-    return Axis(nodes, weights, logit(mean_confidence), HALF)
+    return Axis(nodes, weights, logit(mean_confidence), HALF, excess.telling)
 
 
 def _excesses(k: int, mean: FloatArray) -> FloatArray:

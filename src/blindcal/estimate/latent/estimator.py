@@ -2,7 +2,7 @@
 
 Each answer is a censored (threshold) or noisy (sampled) reading of an item's log-odds; one likelihood takes
 any mixture of them. With more than two answers, the posterior of the excess is approximated by a normal
-distribution around its mode, and a fit at each of five points stands for it.
+distribution around its mode, and fits at six points stand for it.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def _fit(problem: Problem, noise: Noise, bins: int, level: float, resamples: int
     patterns = read(problem, noise, axis_of(problem, None if excess is None else excess.best))
     ensemble = fit_ensemble(patterns)
     alternatives = []
-    for other, share in () if excess is None or not resamples else excess.others:
+    for other in () if excess is None or not resamples else excess.others:
         otherwise = patterns.on(axis_of(problem, other))
-        alternatives.append(Alternative(otherwise, fit_ensemble(otherwise), share))
+        alternatives.append(Alternative(otherwise, fit_ensemble(otherwise)))
     units = None if problem.units is None else np.unique(problem.units[problem.items], return_inverse=True)[1]
     return LatentFit(
         patterns=patterns,

@@ -6,7 +6,7 @@ It is approximated by a normal distribution around its mode, which a search on a
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
+from itertools import combinations
 
 import numpy as np
 
@@ -17,11 +17,14 @@ from blindcal.estimate.problem import Excess, ExcessPosterior, Problem
 from blindcal.estimate.readings import margin_axis
 from blindcal.records import FloatArray, Noise
 
-_PRIOR, _SD = np.array([0.3, 0.0]), np.array([1.0, 1.5])  # of level and slope: vague
-_STEP = np.array([0.4, 0.8])  # of the lattice
-_FINEST = 0.1  # of the lattice's step, to measure the curvature
+_PRIOR, _SD = np.array([0.3, 0.0, 1.0]), np.array([1.0, 1.5, 2.5])  # of level, slope and telling: vague
+_STEP = np.array([0.4, 0.8, 1.0])  # of the search
+_FINEST = 0.1  # of the search's step, to measure the curvature
 _FURTHEST = 12  # steps of the search
 _LEAST_CURVATURE = 0.2  # of the log-posterior, where it looks flat or bends the wrong way
+_AXES = np.eye(3)
+_PAIRS = [_AXES[i] + _AXES[j] for i, j in combinations(range(3), 2)]
+_AROUND = [sign * way for way in (*_AXES, *_PAIRS) for sign in (1, -1)]  # all that a quadratic needs
 
 
 def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> ExcessPosterior | None:
@@ -37,23 +40,22 @@ def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> Exces
     start = last = working_mode(reading(Excess(*_PRIOR)))
     margins = start.table.reshape(2, CELLS).sum(axis=0)[HALF:]
     centre = float(margins @ (MID_S[HALF:] / (1 + MID_S[HALF:])) / margins.sum())
-    known: dict[tuple[float, float], float] = {}
+    known: dict[tuple[float, ...], float] = {}
 
     def value(point: FloatArray) -> float:
-        key = (round(float(point[0]), 6), round(float(point[1]), 6))
+        key = tuple(point.round(6).tolist())
         nonlocal last
         if key not in known:
-            last = mode = working_mode(reading(Excess(*key, centre)), last)
+            last = mode = working_mode(reading(Excess(*key, centre=centre)), last)
             known[key] = mode.log_marginal - 0.5 * float((((point - _PRIOR) / _SD) ** 2).sum())
         return known[key]
 
     best = _PRIOR
     for _ in range(_FURTHEST):
-        values = {step: value(best + _STEP * step) for step in product((-1, 0, 1), repeat=2)}
-        step = max(values, key=lambda at: values[at])
-        if step == (0, 0):
+        better = max((best + _STEP * way for way in _AROUND), key=value)
+        if value(better) <= value(best):
             break
-        best = best + _STEP * step
+        best = better
     near = _quadratic(value, best, _STEP, centre)
     if roughly:
         return near
@@ -65,12 +67,14 @@ def _quadratic(
     value: Callable[[FloatArray], float], at: FloatArray, step: FloatArray, centre: float
 ) -> ExcessPosterior:
     """The normal distribution whose log-density agrees with ``value`` at ``at`` and a step around it."""
-    v = {at_step: value(at + step * at_step) for at_step in product((-1, 0, 1), repeat=2)}
-    gradient = np.array([v[1, 0] - v[-1, 0], v[0, 1] - v[0, -1]]) / 2 / step
-    twist = (v[1, 1] - v[1, -1] - v[-1, 1] + v[-1, -1]) / 4
-    bend = v[1, 0] + v[-1, 0] - 2 * v[0, 0], v[0, 1] + v[0, -1] - 2 * v[0, 0]
-    curvature = -np.array([[bend[0], twist], [twist, bend[1]]]) / np.outer(step, step)
-    strength, axes = np.linalg.eigh(curvature)
+    middle = value(at)
+    up, down = (np.array([value(at + step * way) for way in _AROUND[side::2]]) for side in (0, 1))
+    gradient = (up - down)[:3] / 2
+    bend = up + down - 2 * middle  # along the axes, then along the pairs
+    hessian = np.diag(bend[:3])
+    for (i, j), along in zip(combinations(range(3), 2), bend[3:], strict=True):
+        hessian[i, j] = hessian[j, i] = (along - bend[i] - bend[j]) / 2
+    strength, axes = np.linalg.eigh(-hessian / np.outer(step, step))
     covariance = (axes / np.maximum(strength, _LEAST_CURVATURE)) @ axes.T
-    move = np.clip(covariance @ gradient, -2 * step, 2 * step)
+    move = np.clip(covariance @ (gradient / step), -2 * step, 2 * step)
     return ExcessPosterior(at + move, covariance, centre)

@@ -15,7 +15,7 @@ absolute values inverts a test (`uncertainty`). These widen it, as docs/decision
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -47,11 +47,10 @@ _MANY, _LARGE_SHARE = 30, 0.02  # answers at one edge, and their share of all, i
 
 @dataclass(frozen=True, eq=False)
 class Alternative:
-    """Another plausible reading of the same answers, and its share of the refits."""
+    """Another plausible reading of the same answers."""
 
     patterns: Patterns
     ensemble: Ensemble
-    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +85,12 @@ class Resampling:
             raise NotIdentifiedError("this fit was made without resamples, so it has no intervals")
         resample = of_items(self.patterns) if self.incidence is None else of_units(self.incidence)
         rng = np.random.default_rng(self.seed)
-        read: list[Resampling | Alternative] = [self, *self.alternatives]
-        sizes = [round(self.size * other.share) for other in self.alternatives]
+        readings: Sequence[Resampling | Alternative] = self.alternatives or (self,)
+        sizes = [part.size for part in np.array_split(np.arange(self.size), len(readings))]
         return tuple(
             (each.patterns.axis, resampled_tables(each.patterns, each.ensemble, size, rng, resample))
-            for each, size in zip(read, [self.size - sum(sizes), *sizes], strict=True)
+            for each, size in zip(readings, sizes, strict=True)
+            if size
         )
 
     @cached_property
