@@ -72,7 +72,7 @@ bench: $(VENV)/.dev
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done
 	$(BIN)/python bench/choices.py --coverage
 	$(BIN)/python bench/embedded.py --choices
-	for part in validity power changed swapped; do $(BIN)/python bench/monitored.py $$part || exit 1; done
+	for part in validity power references changed swapped; do $(BIN)/python bench/monitored.py $$part || exit 1; done
 	$(BIN)/python bench/docs.py
 
 # real servers, each installed in its own environment in .servers (7 GB): an hour on two cores

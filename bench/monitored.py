@@ -2,6 +2,7 @@
 
     python bench/monitored.py validity [--streams 1000]
     python bench/monitored.py power [--streams 100]
+    python bench/monitored.py references [--streams 21]
     python bench/monitored.py changed [--streams 100]
     python bench/monitored.py swapped [--streams 300]
 
@@ -11,6 +12,8 @@ score sets and four recorded cells), and each gets one query at a uniform thresh
 
 validity    nothing is wrong: the share of streams of 20,000 items that ever raise the alarm
 power       labels are the real ones: items until the calibration alarm, beside a z-test that is redone
+references  against audits: how often alarms are false, and items until one if labels are inverted or items
+            come from another set
 changed     after 5,000 quiet items, calibration is lost, or the questions change: items until the alarm
 swapped     another model, or shifted log-odds: anchor queries until the endpoint alarm
 """
@@ -20,7 +23,7 @@ from __future__ import annotations
 from record import Cell, Table, parser, record, recorded_cells, run_all, score_files, table
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -42,12 +45,14 @@ LEVEL, ITEMS = 0.05, 20_000
 BAR = 1 / LEVEL
 REFERENCE_BAR = BAR / (1 - FOR_REFERENCE)
 MAX_ECE = 0.05
-REFERENCE_ITEMS, REFERENCES = 1000, 20
+REFERENCE_SIZES = (400, 1000, 2000)
+REFERENCES = 3  # audits of each size and file
 ANCHORS, CONFIRMATIONS, ANCHOR_QUERIES = 8, 200, 2000
 ENDPOINT_JITTERS = (0.0, 0.2, 0.28)  # of the log-odds; the last is 0.2 on each logit
 SET_UPS = (60, 200)  # confirmations
 LOOK = 50  # items between two looks of the test that is redone
 QUIET = 5000
+FEW_ITEMS = 2000
 FOLLOWED = 25  # streams that follow the same reference
 SHIFT = 0.5
 AFTER_SWAP, SOON = 400, 50  # anchor queries
@@ -93,10 +98,10 @@ def questions_alarm(stream: Stream, game: Game) -> float:
 
 
 @lru_cache(maxsize=2)
-def reference(path: Path, seed: int) -> Reference:
+def reference(path: Path, seed: int, items: int = 1000) -> Reference:
     """An audit of items like those of the stream."""
     traffic = recorded(path)
-    picked = np.random.default_rng([seed, 2, 15]).integers(traffic.f.size, size=REFERENCE_ITEMS)
+    picked = np.random.default_rng([seed, 2, 15]).integers(traffic.f.size, size=items)
     fit = simulated_fit(traffic.labels[picked], traffic.f[picked], seed=seed, resamples=1000)
     return Reference.of(fit.smooth, LEVEL * FOR_REFERENCE)
 
@@ -115,16 +120,6 @@ def at_the_limit(job: StreamJob) -> list[float]:
     traffic = recorded(job.path)
     stream = traffic.stream(job.items, job.rng(1), OFF[job.kind](traffic.f, MAX_ECE))
     return [calibration_alarm(stream, CurveClaim(allowance=MAX_ECE).game)]
-
-
-def like_the_reference(job: StreamJob) -> list[float]:
-    """Items until the calibration and the questions alarm, though all is as in the reference."""
-    stream = recorded(job.path).stream(job.items, job.rng(3))
-    known = reference(job.path, int(job.kind))
-    return [
-        calibration_alarm(stream, known.curve.game, REFERENCE_BAR),
-        questions_alarm(stream, known.share.game),
-    ]
 
 
 def watched_endpoint(
@@ -165,16 +160,10 @@ def same_endpoint(job: StreamJob) -> list[float]:
 def validity(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
     """The share of streams that ever raise each alarm, though nothing is wrong."""
     cells = [path for path in paths if path.parent.name == "logits"]
-    # the streams of a reference one after the other, as a process keeps it
-    audits = sorted(k % REFERENCES for k in range(streams))
-    followed = [StreamJob(k, paths[n % len(paths)], kind=str(n)) for k, n in enumerate(audits)]
-    calibration, questions = run(like_the_reference, followed).T
     limit = f"calibration, `max_ece` {MAX_ECE:g}, which is the true ECE"
     found = {
         "calibration, against perfect calibration": run(calibrated, in_turn(streams, paths))[:, 0],
         limit: run(at_the_limit, in_turn(streams, paths, kinds=tuple(OFF)))[:, 0],
-        f"calibration, against {REFERENCES} reference audits": calibration,
-        f"questions, against {REFERENCES} reference audits": questions,
         **{
             f"endpoint, jitter {jitter:g}": run(
                 same_endpoint, in_turn(streams, cells, ANCHOR_QUERIES, (str(jitter),))
@@ -247,6 +236,65 @@ def power(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
         "redone z-test": SPREAD,
     }
     return {"power": table(columns, rows)}
+
+
+# Against audits
+
+
+def after_audit(job: StreamJob) -> list[float]:
+    """Items until an alarm against an audit whose number of items and seed are the kind.
+
+    The calibration and the questions alarm if all is as in the audit; the first one with inverted labels; the
+    first of both with items of another file.
+    """
+    items, seed = map(int, job.kind.split())
+    known = reference(job.path, seed, items)
+    files = (score_files if job.path.parent.name == "scores" else recorded_cells)(job.path.parents[1])
+    other = files[(files.index(job.path) + 1) % len(files)]
+
+    def calibration(stream: Stream) -> float:
+        return calibration_alarm(stream, known.curve.game, REFERENCE_BAR)
+
+    def questions(stream: Stream) -> float:
+        return questions_alarm(stream, known.share.game)
+
+    same = recorded(job.path).stream(job.items, job.rng(3))
+    wrong = recorded(job.path).stream(FEW_ITEMS, job.rng(11))
+    swap = recorded(other).stream(FEW_ITEMS, job.rng(12))
+    return [
+        calibration(same),
+        questions(same),
+        calibration(replace(wrong, labels=1 - wrong.labels)),
+        min(calibration(swap), questions(swap)),
+    ]
+
+
+def references(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
+    """How often alarms are false against audits of several sizes, and how soon they find great changes."""
+    each: list[FloatArray] = []
+    columns = {"model and set": "{}"}
+    for size in REFERENCE_SIZES:
+        begun = len(each) * len(paths) * streams
+        jobs = [
+            StreamJob(begun + k, paths[k // streams], kind=f"{size} {k % streams * REFERENCES // streams}")
+            for k in range(len(paths) * streams)
+        ]
+        each.append(run(after_audit, jobs).reshape(len(paths), streams, -1))
+        columns |= {f"inverted labels, audit of {size:,}": SPREAD, f"another set, audit of {size:,}": SPREAD}
+    found = [
+        [recorded(path).name, *(spread(outcomes[k, :, n]) for outcomes in each for n in (2, 3))]
+        for k, path in enumerate(paths)
+    ]
+    false: list[list[Cell]] = []
+    for size, outcomes in zip(REFERENCE_SIZES, each, strict=True):
+        often = np.isfinite(outcomes[:, :, :2]).mean(axis=(0, 1)).tolist()
+        medians = [spread(outcomes[:, :, n].ravel()) for n in (2, 3)]
+        false.append([size, REFERENCES * len(paths), len(paths) * streams, *often, *medians])
+    summary = (
+        "items of the audit {:,} | audits {} | streams {:,} | calibration, false {:.1%} | "
+        f"questions, false {{:.1%}} | inverted labels {SPREAD} | another set {SPREAD}"
+    )
+    return {"references": table(summary, false), "files": table(columns, found)}
 
 
 def lost_calibration(job: StreamJob) -> list[float]:
@@ -329,6 +377,7 @@ def swapped(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table
 PARTS = {
     "validity": (validity, 1000),
     "power": (power, 100),
+    "references": (references, 21),
     "changed": (changed, 100),
     "swapped": (swapped, 300),
 }
