@@ -184,13 +184,12 @@ class CertifiedEndpoint:
         """Why the decisions have no guarantee; empty if they have one."""
         return tuple(self.store.note("doubts") or ())
 
-    def doubt(self, error: BlindcalError | str) -> None:
-        """Raise an error, or note it if the run is forced; plain words are only noted."""
-        if isinstance(error, BlindcalError) and not self.force:
+    def doubt(self, error: BlindcalError) -> None:
+        """Raise an error, or note it if the run is forced."""
+        if not self.force:
             raise error
-        words = error.message if isinstance(error, BlindcalError) else error
-        if words not in self.doubts:
-            self.store.set_note("doubts", [*self.doubts, words])
+        if error.message not in self.doubts:
+            self.store.set_note("doubts", [*self.doubts, error.message])
 
     def check_expiry(self) -> None:
         if self.certificate.expired():
