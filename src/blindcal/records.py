@@ -104,6 +104,10 @@ class Message:
     content: str
 
 
+INSTRUCTIONS = "instructions"
+"""Role of the message that holds the question about the text of the messages before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """A question with its label, if known."""
@@ -180,6 +184,22 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
+class TypedQuestion:
+    """A question to a decision API: which of the options, or, without any, whether something is true.
+
+    ``graded`` options are levels, from the lowest to the highest.
+    """
+
+    instructions: str
+    options: tuple[str, ...] = ()
+    graded: bool = False
+
+    @property
+    def kind(self) -> Literal["predicate", "choice", "score"]:
+        return "predicate" if not self.options else "score" if self.graded else "choice"
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A request to an endpoint, independent of any provider's format."""
 
@@ -192,6 +212,7 @@ class Request:
     seed: int | None = None
     n: int = 1  # answers to ask for at once
     fields: Mapping[str, Any] = field(default_factory=dict)  # of the body, such as guided_choice
+    question: TypedQuestion | None = None  # for a decision API
 
     @property
     def sampled(self) -> bool:
@@ -200,7 +221,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply with its billed tokens and, if exposed, the logprobs of the first position."""
+    """A reply with its billed tokens and, if exposed, the logprobs of the first position.
+
+    That of a decision API has ``probabilities`` of the options by their text (of ``true`` for a predicate), and
+    perhaps the option ``chosen`` and a ``confidence``.
+    """
 
     text: str
     finish_reason: str | None = None
@@ -213,6 +238,9 @@ class Reply:
     logprob: float | None = None  # of the answer, which may be missing in logprobs
     fingerprint: str | None = None  # name of the system that answered
     further: tuple[Reply, ...] = ()  # other answers to the same request; their cost is in the first
+    probabilities: Mapping[str, float] | None = None
+    confidence: float | None = None
+    chosen: str | None = None
 
     @property
     def usage(self) -> Usage:

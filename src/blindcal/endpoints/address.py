@@ -15,8 +15,13 @@ from blindcal.errors import InputError
 from blindcal.field_rules import Positive, check_fields
 from blindcal.text import printable
 
-Api: TypeAlias = Literal["chat", "completions"]
-PATHS: Mapping[Api, str] = {"chat": "chat/completions", "completions": "completions"}
+Api: TypeAlias = Literal["chat", "completions", "decisions", "systemone"]
+DECISION_APIS: tuple[Api, ...] = ("decisions", "systemone")
+PATHS: Mapping[Api, str] = {
+    "chat": "chat/completions",
+    "completions": "completions",
+    **{api: api for api in DECISION_APIS},
+}
 
 OPENAI_HOST = "api.openai.com"
 OPENAI = f"https://{OPENAI_HOST}/v1"
@@ -25,7 +30,8 @@ _NEVER = re.compile(r"[\s\x00-\x1f\x7f\\]")  # urlsplit() accepts or silently dr
 #: Fields that decide what is asked, and the setting that changes each, if there is one.
 OWN_FIELDS: Mapping[str, str] = {
     "model": "model",
-    **dict.fromkeys(("messages", "prompt"), "template"),
+    **dict.fromkeys(("messages", "prompt", "input", "state"), "template"),
+    "questions": "instructions",
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_tokens"),
     **dict.fromkeys(("temperature", "logit_bias", "logprobs", "top_logprobs", "n", "best_of"), "method"),
     "seed": "seed",
@@ -45,7 +51,11 @@ class Address:
 
     base_url: Annotated[str, "Base URL of the endpoint, up to and including /v1."]
     model: Annotated[str, "Name of the model (on Azure, of the deployment)."]
-    api: Annotated[Api, "API to call: chat messages, or plain completions for base models."] = "chat"
+    api: Annotated[
+        Api,
+        "API to call: chat messages, plain completions for base models, or one that answers typed questions "
+        "with probabilities, in OpenAI's form (decisions) or the other (systemone).",
+    ] = "chat"
     _: KW_ONLY
     api_version: Annotated[str | None, "API version of Azure; selects Azure's URLs."] = None
     api_key_env: Annotated[
@@ -85,6 +95,8 @@ class Address:
     def completion_url(self) -> str:
         url, tail = self.root, PATHS[self.api]
         base = url.path.rstrip("/")
+        if self.api in DECISION_APIS and base.endswith(DECISION_APIS):  # either form at a path of its own
+            return url.geturl()
         if self.api_version is None:
             return url._replace(path=f"{base}/{tail}").geturl()
         if "/deployments/" not in base:

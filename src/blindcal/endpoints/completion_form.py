@@ -1,6 +1,6 @@
-"""OpenAI's two forms of a request: a chat, or a plain completion. `replies` reads both.
+"""OpenAI's two forms of a request for text: a chat, or a plain completion. `replies` reads both.
 
-Another form is a class with the same two methods, and the path of its API.
+Another form is a class with the same two methods, as those of `decision_forms`, and the path of its API.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from blindcal.endpoints import replies
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.refusals import Accepted
 from blindcal.endpoints.replies import BY_ID
-from blindcal.records import Message, Reply, Request
+from blindcal.records import INSTRUCTIONS, Message, Reply, Request
 from blindcal.text import encodable
 
 
@@ -31,18 +31,18 @@ class CompletionForm:
         constant = self._constant.get(settings)
         if constant is None:
             constant = self._constant[settings] = self._constant_part(request, accepted)
-        more = b',"logit_bias":' + _encode(request.logit_bias) if request.logit_bias else b""
+        more = b',"logit_bias":' + encode(request.logit_bias) if request.logit_bias else b""
         if request.seed is not None and accepted.sends("seed", request.seed):
             more += b',"seed":%d' % request.seed
         fields = request.fields
         if request.top_logprobs and accepted.texts:
             fields = {BY_ID: False, **fields}
         if fields:
-            more += b"," + _encode(fields)[1:-1]
+            more += b"," + encode(fields)[1:-1]
         if self._chat:
-            return b'%b"messages":%b%b}' % (constant, _encode(_as_chat(request.messages)), more)
+            return b'%b"messages":%b%b}' % (constant, encode(_as_chat(request.messages)), more)
         prompt = "\n".join(message.content for message in request.messages)
-        return b'%b"prompt":%b%b}' % (constant, _encode(prompt), more)
+        return b'%b"prompt":%b%b}' % (constant, encode(prompt), more)
 
     def _constant_part(self, request: Request, accepted: Accepted) -> bytes:
         """The part of a body that does not depend on the item or the shift, with a trailing comma."""
@@ -57,7 +57,7 @@ class CompletionForm:
         if top:
             body |= {"logprobs": True, "top_logprobs": top} if self._chat else {"logprobs": top}
         body |= self._address.extra_body
-        return _encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
+        return encode({key: value for key, value in body.items() if value is not None})[:-1] + b","
 
     def read(self, status: int, raw: bytes, request: Request) -> Reply | int:
         """The reply in a response, or the HTTP status of the error in it."""
@@ -65,10 +65,17 @@ class CompletionForm:
 
 
 def _as_chat(messages: Iterable[Message]) -> list[Message]:
-    return [Message("user", m.content) if m.role == "prompt" else m for m in messages]
+    chat: list[Message] = []
+    for message in messages:
+        if message.role == INSTRUCTIONS and chat:  # the question ends the text that it is about
+            chat[-1] = Message(chat[-1].role, f"{chat[-1].content}\n{message.content}")
+        else:
+            own = message.role in ("prompt", INSTRUCTIONS)
+            chat.append(Message("user", message.content) if own else message)
+    return chat
 
 
-def _encode(value: object) -> bytes:
+def encode(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:  # lone surrogates

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from blindcal.endpoints import refusals, secrets
-from blindcal.endpoints.address import Address, is_loopback
+from blindcal.endpoints.address import Address, Api, is_loopback
 from blindcal.endpoints.completion_form import CompletionForm
+from blindcal.endpoints.decision_forms import DecisionForm, OpenAIDecisions, SystemOne
 from blindcal.endpoints.refusals import OPENAI_SAMPLERS, Accepted, changes_nothing
 from blindcal.endpoints.replies import named_by_id
 from blindcal.errors import EndpointError, FatalError, RetryableError
@@ -35,6 +36,12 @@ from blindcal.text import printable
 if TYPE_CHECKING:
     from blindcal.endpoints.http_client import HttpClient, ServerResponse  # a plan does not need them
 
+FORMS: Mapping[Api, type[CompletionForm | DecisionForm]] = {
+    "chat": CompletionForm,
+    "completions": CompletionForm,
+    "decisions": OpenAIDecisions,
+    "systemone": SystemOne,
+}
 NOT_OFFERED = frozenset({400, 401, 403, 404, 405, 422, 501})
 
 
@@ -78,7 +85,7 @@ class HttpEndpoint:
                 stacklevel=2,
             )
         self.accepted = Accepted()
-        self._form = CompletionForm(address)
+        self._form = FORMS[address.api](address)
         self._answered: set[tuple[object, ...]] = set()  # settings of requests that got a reply
         self._client: HttpClient | None = None
 

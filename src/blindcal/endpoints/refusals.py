@@ -170,7 +170,7 @@ OPENAI_SAMPLERS = frozenset({"top_p", "presence_penalty", "frequency_penalty"})
 
 _LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
 _MOST_LEAST_TOKENS = 4096
-_ESSENTIAL = frozenset({"model", "messages", "prompt", *_LIMIT_NAMES})
+_ESSENTIAL = frozenset({"model", "messages", "prompt", "input", "state", "questions", *_LIMIT_NAMES})
 # where servers say what is wrong
 _MESSAGES = ("error", "message", "detail", "details", "msg", "metadata", "raw")
 _DEEPEST = 8

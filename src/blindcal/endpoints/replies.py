@@ -88,16 +88,16 @@ def read(status: int, raw: bytes, *, free_text: bool = False) -> Reply | int:
         return status
     try:
         parsed = _decode(raw)
-        return _status_of(parsed.error) if parsed.error else _as_reply(parsed, free_text)
+        return status_of(parsed.error) if parsed.error else _as_reply(parsed, free_text)
     except EndpointError as error:
         try:
-            error.billed = _tokens(read_json(raw, _ENVELOPE).usage)
+            error.billed = tokens_of(read_json(raw, _ENVELOPE).usage)
         except JsonError:
             error.billed = 0, 0, 0
         raise
 
 
-def _status_of(error: Any) -> int:
+def status_of(error: Any) -> int:
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 300 <= code < 600 else 502
 
@@ -123,7 +123,7 @@ def _as_reply(parsed: Completion, free_text: bool) -> Reply:
             "the reply has no choices: the endpoint is not OpenAI-compatible, or it filtered the answer"
         )
     first, *further = _usable(parsed, free_text)
-    prompt, completion, cached = _tokens(parsed.usage)
+    prompt, completion, cached = tokens_of(parsed.usage)
     fingerprint = parsed.system_fingerprint if isinstance(parsed.system_fingerprint, str) else None
     return Reply(  # not by `replace`, which takes several times as long
         first.text,
@@ -165,13 +165,18 @@ def _choice(choice: CompletionChoice, usage: Any, free_text: bool) -> Reply:
     return Reply(answer, choice.finish_reason, logprobs=logprobs, logprob=logprob)
 
 
-def _tokens(usage: Any) -> tuple[int, int, int]:
-    """Some services count hidden reasoning only in the total; it is billed as completion."""
-    prompt, completion = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+def tokens_of(usage: Any) -> tuple[int, int, int]:
+    """Tokens of the prompt, the completion and the cached prompt, under either name.
+
+    Some services count hidden reasoning only in the total; it is billed as completion.
+    """
+    decided = _count(usage, "input_tokens") is not None
+    read, written = ("input", "output") if decided else ("prompt", "completion")
+    prompt, completion = _count(usage, f"{read}_tokens"), _count(usage, f"{written}_tokens")
     if prompt is None or completion is None:
         return 0, 0, 0
     completion = max(completion, (_count(usage, "total_tokens") or 0) - prompt)
-    cached = _count(usage, "prompt_tokens_details", "cached_tokens") or 0
+    cached = _count(usage, f"{read}_tokens_details", "cached_tokens") or 0
     return prompt, completion, min(cached, prompt)
 
 
