@@ -7,7 +7,6 @@ a map of them (noul, choice, score) about a ``state``. Some services speak one f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -41,8 +40,6 @@ class _Answer(msgspec.Struct, gc=False):
     choice: Any = None
 
 
-_ROUNDED = 0.0051  # difference that rounding to two decimals can explain
-_ODD = 0.4  # difference of a confidence from 0 for equal shares to 1 for a sure one, by any usual formula
 _DECODER = msgspec.json.Decoder(_Answers)
 
 
@@ -206,17 +203,3 @@ def _probability(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
         raise ReplyError(f"the reply shows {printable(repr(value), 40)} as a probability")
     return float(value)
-
-
-def contradictions(probabilities: Sequence[float], chosen: int | None, confidence: float | None) -> list[str]:
-    """What a reply says that its probabilities of all options deny, beyond rounding to two decimals."""
-    k, total, most = len(probabilities), sum(probabilities), max(probabilities)
-    wrong = []
-    if abs(total - 1) > _ROUNDED * k:
-        wrong.append(f"the probabilities add up to {total:.3g}")
-    if chosen is not None and probabilities[chosen] < most - 2 * _ROUNDED:
-        wrong.append("another option is likelier than the one chosen")
-    sure = (k * most - 1) / (k - 1)
-    if confidence is not None and abs(confidence - sure) > _ODD:
-        wrong.append(f"a confidence of {confidence:.3g} where the likeliest option has {most:.3g}")
-    return wrong

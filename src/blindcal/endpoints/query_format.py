@@ -23,10 +23,11 @@ from blindcal.endpoints.free_text import (
     parse_stated_choice,
     parse_verbalized,
 )
-from blindcal.endpoints.replies import REFUSED, TOP_LOGPROBS, fault_in, place_of, shown_answers
+from blindcal.endpoints.replies import REFUSED, TOP_LOGPROBS, fault_in, log_odds, place_of, shown_answers
 from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.query_seeds import query_seeds
 from blindcal.records import (
+    INSTRUCTIONS,
     INVALID,
     NEGATIVE,
     POSITIVE,
@@ -38,6 +39,7 @@ from blindcal.records import (
     Semantics,
     Targets,
     Token,
+    TypedQuestion,
 )
 from blindcal.text import printable, shortened, spoken, visible
 
@@ -48,6 +50,8 @@ ANSWER_TOKENS: Mapping[AnswerFormat, int] = MappingProxyType({"word": 1, "senten
 REASONING_TOKENS = 4000
 """Maximum tokens to suggest for a model that reasons."""
 _STATED_CHARACTERS = 2000
+_ROUNDED = 0.0051  # difference that rounding to two decimals can explain
+_ODD = 0.4  # difference of a confidence from 0 for equal shares to 1 for a sure one, by any usual formula
 
 ConstraintName: TypeAlias = Literal["allowed_token_ids", "structured_outputs", "guided_choice", "grammar"]
 
@@ -368,6 +372,54 @@ class LogprobQuestion(UnbiasedQuestion):
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionQuestion(UnbiasedQuestion):
+    """A typed question to a decision API: two words are a predicate, true if the first is the answer.
+
+    More are the options of a choice, or ``graded`` levels. The instructions are those of the item's messages.
+    """
+
+    words: tuple[str, ...]
+    graded: bool = False
+    tempered: bool = field(init=False, default=False)
+    max_tokens: int = field(init=False, default=1)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options by their text; none for a predicate."""
+        return self.words if len(self.words) > 2 or self.graded else ()
+
+    def _request(self, messages: tuple[Message, ...], temperature: float | None, number: int) -> Request:  # noqa: ARG002 - nothing is drawn
+        given = "\n".join(message.content for message in messages if message.role == INSTRUCTIONS)
+        usual = (
+            "Answer the question." if self.options else f'The answer to the question is "{self.words[0]}".'
+        )
+        question = TypedQuestion(given or usual, self.options, self.graded)
+        return Request(messages, temperature=temperature, question=question)
+
+    def parse(self, reply: Reply) -> ParsedAnswer:
+        """The likeliest answer and its log-odds, known exactly; a refusal is invalid."""
+        if not reply.probabilities:
+            return ParsedAnswer(INVALID, printable(reply.text), reason="refusal")
+        shown = [*reply.probabilities.values()]
+        if not self.options:
+            s = log_odds(shown[0], 1 - shown[0])
+            return ParsedAnswer(POSITIVE if shown[0] >= 0.5 else NEGATIVE, reply.text, low=s, high=s)
+        likeliest = shown.index(max(shown))
+        s = log_odds(shown[likeliest], 1 - shown[likeliest])
+        wrong = _contradictions(shown, reply.chosen and self.options.index(reply.chosen), reply.confidence)
+        return ParsedAnswer(
+            likeliest, reply.text, low=s, high=s, mass=min(sum(shown), 1.0), reason="; ".join(wrong)
+        )
+
+    def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text
+        return UnfitError(
+            f"none of {count} replies shows a probability (the last one: {printable(text, 80)!r})",
+            remedy="check that the model answers questions like these, or word them by {instructions}",
+            options={"instructions": ...},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ConfidenceQuestion(UnbiasedQuestion):
     """A question answered by an answer word and a confidence in it (METHOD 3); both are required."""
 
@@ -419,6 +471,22 @@ class VerbalAnswers:
 
     p: FloatArray
     reasons: dict[str, int]
+
+
+def _contradictions(
+    probabilities: Sequence[float], chosen: int | None, confidence: float | None
+) -> list[str]:
+    """What a reply says that its probabilities of all options deny, beyond rounding to two decimals."""
+    k, total, most = len(probabilities), sum(probabilities), max(probabilities)
+    wrong = []
+    if abs(total - 1) > _ROUNDED * k:
+        wrong.append(f"the probabilities add up to {total:.3g}")
+    if chosen is not None and probabilities[chosen] < most - 2 * _ROUNDED:
+        wrong.append("another option is likelier than the one chosen")
+    sure = (k * most - 1) / (k - 1)
+    if confidence is not None and abs(confidence - sure) > _ODD:
+        wrong.append(f"a confidence of {confidence:.3g} where the likeliest option has {most:.3g}")
+    return wrong
 
 
 def _seed(seed: int | None, temperature: float, number: int) -> int | None:

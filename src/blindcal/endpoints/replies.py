@@ -275,11 +275,11 @@ class ShownAnswers:
     def low(self, place: int = 0) -> float:
         """Lower bound of the log-odds of an answer against all others."""
         more = min(self.unseen, _others(self.more, place))
-        return _log_odds(self.shown[place], _others(self.shown, place) + more)
+        return log_odds(self.shown[place], _others(self.shown, place) + more)
 
     def high(self, place: int = 0) -> float:
         """Upper bound of the log-odds of an answer against all others."""
-        return _log_odds(self.shown[place] + self.more[place], _others(self.shown, place))
+        return log_odds(self.shown[place] + self.more[place], _others(self.shown, place))
 
 
 def shown_answers(
@@ -328,7 +328,8 @@ def _others(values: tuple[float, ...], place: int) -> float:
     return sum(values[:place] + values[place + 1 :])
 
 
-def _log_odds(positive: float, negative: float) -> float:
+def log_odds(positive: float, negative: float) -> float:
+    """The log of a ratio of probabilities, within ±`FARTHEST`."""
     if not positive or not negative:
         return FARTHEST if positive else -FARTHEST
     return min(max(math.log(positive) - math.log(negative), -FARTHEST), FARTHEST)
