@@ -252,12 +252,14 @@ _QUANTITIES = {
     "sum": "all spellings of the positive answer against all of the negative",
     "configured": "how often this endpoint, as it is configured, gives the positive answer rather than the "
     "negative one",
+    "shown": "the probability that the endpoint shows for the positive answer",
     "stated": "the confidence that the model states in words, which need not be its probability",
 }
 _SEVERAL_QUANTITIES = _QUANTITIES | {
     "pair": "one spelling of the answer given against one of each other answer",
     "max": "the likeliest spelling of the answer given against those of the other answers",
     "sum": "all spellings of the answer given against all of the other answers",
+    "shown": "the probability that the endpoint shows for the answer it finds likeliest",
     "configured": "how often this endpoint, as it is configured, repeats the answer that it gave first",
 }
 

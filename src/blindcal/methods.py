@@ -115,6 +115,8 @@ class Method:
         """The semantics that is measured if the tokens are chosen by ``targets`` (METHOD 1)."""
         if self.estimator == "stated":
             return "stated"
+        if self.way == "decisions":
+            return "shown"
         if self.logprobs:
             return targets
         if not self.tempered:
@@ -125,6 +127,18 @@ class Method:
 
 #: All methods by name.
 METHODS: Mapping[str, Method] = {
+    "decisions": Method(
+        "latent",
+        1.0,
+        "one reading per item of the probabilities that a decision API shows",
+        lambda spec: SampledDesign(spec.labels.size, spec.queries, (0.0,), spec.seed),
+        biased=False,
+        way="decisions",
+        tempered=False,
+        budgets=(),
+        several=SeveralAnswers(lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed), 1.0),
+        allowed=(lambda queries: queries <= 1, "decisions reads each item once at most"),
+    ),
     "logprobs": Method(
         "latent",
         1.0,

@@ -21,7 +21,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-Way: TypeAlias = Literal["logprobs", "thresholds", "temperature", "repeated answers", "stated confidence"]
+Way: TypeAlias = Literal[
+    "decisions", "logprobs", "thresholds", "temperature", "repeated answers", "stated confidence"
+]
 """What an audit can build on, best first."""
 Semantics: TypeAlias = Literal["pair", "max", "sum"]
 EstimatorName: TypeAlias = Literal["latent", "blind", "shares", "flips", "stated"]
@@ -223,8 +225,8 @@ class Request:
 class Reply:
     """A reply with its billed tokens and, if exposed, the logprobs of the first position.
 
-    That of a decision API has ``probabilities`` of the options by their text (of ``true`` for a predicate), and
-    perhaps the option ``chosen`` and a ``confidence``.
+    That of a decision API has ``probabilities`` of the options by their text (of ``true`` for a predicate),
+    and perhaps the option ``chosen`` and a ``confidence``.
     """
 
     text: str

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from blindcal.endpoints.address import OPENAI, Address
+from blindcal.endpoints.address import DECISION_APIS, OPENAI, Address
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import InputError
 from blindcal.estimate.truth import bins_blind
@@ -58,10 +58,13 @@ class PromptSettings(RecordFormat):
         "Spellings that count as an answer: the one that the model prefers (pair), the likeliest of all "
         "(max), or all of them together (sum). By default pair; for logprobs sum.",
     ] = None
-    instruction: Annotated[
+    confidence_wording: Annotated[
         str | None,
         "Wording in which verbalized asks for a confidence, with {positive} and {negative} for the words.",
     ] = None
+    graded: Annotated[
+        bool, "Whether the answers are levels, from the lowest to the highest; a decision API then scores."
+    ] = False
     answer_format: Annotated[
         AnswerFormat | None,
         "Form of the answers: one word, a sentence or longer text that settles on one, or JSON. By default "
@@ -193,10 +196,11 @@ class Settings:
             self._set_reasoning_effort(reasoning_effort)
         role = "prompt" if self.endpoint.api == "completions" else "user"
         object.__setattr__(self, "prompt", replace(self.prompt, role=role))
+        self._check_api()
         estimator_of(self.assumed_method, self.estimation.estimator)
-        if self.prompt.instruction is not None and self.design.method not in (AUTO, "verbalized"):
+        if self.prompt.confidence_wording is not None and self.design.method not in (AUTO, "verbalized"):
             raise InputError(
-                f"instruction: only verbalized asks in words of its own, not {self.design.method}"
+                f"confidence_wording: only verbalized asks in words of its own, not {self.design.method}"
             )
         self._check_answers()
 
@@ -211,6 +215,23 @@ class Settings:
             raise InputError("reasoning_effort: is a field of the chat API, not of plain completions")
         body = {**self.endpoint.extra_body, "reasoning_effort": effort}
         object.__setattr__(self, "endpoint", replace(self.endpoint, extra_body=body))
+
+    def _check_api(self) -> None:
+        """A decision API shows probabilities, and nothing else can be audited there."""
+        decides = self.endpoint.api in DECISION_APIS
+        if decides and self.auto:
+            object.__setattr__(self, "design", replace(self.design, method="decisions"))
+        elif decides != (self.design.method == "decisions"):
+            what = (
+                "a decision API shows probabilities, which"
+                if decides
+                else "probabilities of decisions, which"
+            )
+            raise InputError(
+                f"method: {what} no other method reads" if decides else f"method: {what} {{api}} shows",
+                remedy="leave {method} out" if decides else "name its form with {api}",
+                options={"method": self.design.method} if decides else {"api": "decisions"},
+            )
 
     def _check_answers(self) -> None:
         if self.auto:

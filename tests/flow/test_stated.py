@@ -94,7 +94,7 @@ def test_a_model_that_never_states_a_confidence_ends_the_run(items: Path, tmp_pa
     """After fifty answers without one the run says so, what the model said, and what can be done."""
     with (
         serving(items, {f"q{k}": "No, it is not." for k in range(N)}) as server,
-        pytest.raises(UnfitError, match=r"'No, it is not\.'.*try another instruction="),
+        pytest.raises(UnfitError, match=r"'No, it is not\.'.*try another confidence_wording="),
     ):
         audit(items, settings(server), out=tmp_path / "run")
 

@@ -60,7 +60,7 @@ def test_replacing_leaves_the_rest_alone() -> None:
         ({"method": "verbalized", "queries": 2}, "verbalized asks each item once"),
         ({"sample": 0}, "sample must be a whole number from 1 to 1e15"),
         ({"seed": -1}, "seed must be a whole number from 0 to 1e15"),
-        ({"method": "latent", "instruction": "x"}, "only verbalized asks in words of its own"),
+        ({"method": "latent", "confidence_wording": "x"}, "only verbalized asks in words of its own"),
         ({"method": "verbalized", "estimator": "latent"}, "latent reads answers of one word"),
         ({"estimator": "mle"}, "estimator: must be one of own, latent"),
         ({"answer_format": "poem"}, "answer_format must be one of word, sentence, json"),

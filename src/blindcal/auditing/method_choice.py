@@ -15,7 +15,7 @@ from blindcal.planning.forecast import MAX_QUERIES, OVERCONFIDENT, half_width
 from blindcal.records import Way
 from blindcal.settings import DEFAULT_BINS, Settings
 
-ONCE: tuple[Way, ...] = ("logprobs", "stated confidence")
+ONCE: tuple[Way, ...] = ("decisions", "logprobs", "stated confidence")
 """Ways to audit that gain nothing from asking an item again."""
 METHOD_OF: dict[Way, str] = {
     "logprobs": "logprobs",

@@ -29,6 +29,7 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
     ConfidenceQuestion,
+    DecisionQuestion,
     FreeTextQuestion,
     LogprobQuestion,
     TokenQuestion,
@@ -41,6 +42,7 @@ from blindcal.items.question_files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make_design
 from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
+from blindcal.probing.decision_checks import probe_decisions
 from blindcal.probing.findings import Probe, ProbeVerdict
 from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe_endpoint
 from blindcal.records import IntArray, Item, Progress, Semantics, Targets, Token, Usage, Way
@@ -179,7 +181,7 @@ async def _with_probe(session: Session, governor: Governor, targets: Targets | N
     return Prepared(
         targets=targets if method.biased else replace(targets, semantics=_semantics(settings, method)),
         max_shift=probed.max_shift if "thresholds" in probed.usable else design.limit - design.offset,
-        jitter=probed.noise if method.biased else 0.0,
+        jitter=probed.noise if method.biased or method.way == "decisions" else 0.0,
         probe=probed,
         objection=unfit,
         unverified=_unverified(probed, method),
@@ -244,6 +246,12 @@ async def _examine(
     options = method_options(settings, len(items)) if settings.auto else ()
     sample = [items[number] for number in _sampled(items, settings)]
     asked = GovernedEndpoint(governor, expected=probe_queries(several=items.choices is not None))
+    if settings.assumed_method == "decisions":
+        tell("probing the endpoint")
+        question = DecisionQuestion(settings.answer_words, settings.prompt.graded)
+        words, model = _words(settings), settings.endpoint.model
+        shown = await probe_decisions(asked, sample[:PROBED], words, question, model)
+        return EndpointProbe(tokens.Choice(words, no_ids="a decision API has no tokens"), shown, ())
     if targets is not None:
         choice = tokens.Choice(targets)
     else:
@@ -290,7 +298,9 @@ def _questions(targets: Targets, settings: Settings) -> ProbeQuestions:
     return ProbeQuestions(
         tuple(plain_forms),
         lambda top: LogprobQuestion(targets.words, semantics, top),
-        ConfidenceQuestion(words, settings.prompt.instruction, settings.prompt.max_tokens or STATED_TOKENS),
+        ConfidenceQuestion(
+            words, settings.prompt.confidence_wording, settings.prompt.max_tokens or STATED_TOKENS
+        ),
     )
 
 

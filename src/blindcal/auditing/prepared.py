@@ -13,6 +13,7 @@ from blindcal.endpoints.query_format import (
     CONSTRAINTS,
     ConfidenceQuestion,
     ConstraintName,
+    DecisionQuestion,
     FreeTextQuestion,
     LogprobQuestion,
     QuestionFormat,
@@ -72,8 +73,12 @@ class Prepared:
         """How queries are formatted and their answers read."""
         design, most = settings.design, settings.max_tokens(self.answer_format)
         if settings.estimator_name == "stated":
-            return ConfidenceQuestion(settings.answer_words, settings.prompt.instruction, most, self.tempered)
+            return ConfidenceQuestion(
+                settings.answer_words, settings.prompt.confidence_wording, most, self.tempered
+            )
         method = METHODS[design.method]
+        if method.way == "decisions":
+            return DecisionQuestion(settings.answer_words, settings.prompt.graded)
         if method.logprobs:
             return LogprobQuestion(self.targets.words, self.targets.semantics, self.top, design.seed)
         if self.answer_format != "word":

@@ -66,7 +66,7 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # before 8.4, click's 
 
 def field_value(rule: FieldRule, text: str) -> Any:
     """Parse a field; shells pass ``\\n`` and ``\\t`` in a prompt as two characters each."""
-    if rule.name in ("template", "system", "instruction"):
+    if rule.name in ("template", "system", "instructions", "confidence_wording"):
         text = text.replace("\\n", "\n").replace("\\t", "\t")
     return rule.parse(text)
 

@@ -28,6 +28,7 @@ from blindcal.records import Targets
 from blindcal.text import printable
 
 EXIT = {
+    "decisions": 0,
     "logprobs": 0,
     "thresholds": 0,
     "temperature": 3,

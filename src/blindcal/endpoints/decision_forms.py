@@ -1,7 +1,7 @@
 """The two forms of a decision API, which answers a typed question with probabilities instead of text.
 
-``decisions`` is OpenAI's: a list of questions (predicate, choice, score) about an ``input``. ``systemone`` has
-a map of them (noul, choice, score) about a ``state``. Some services speak one form at the path of the other.
+``decisions`` is OpenAI's: a list of questions (predicate, choice, score) about an ``input``. ``systemone``
+has a map of them (noul, choice, score) about a ``state``. Some services speak one at the path of the other.
 """
 
 from __future__ import annotations

@@ -406,7 +406,8 @@ class DecisionQuestion(UnbiasedQuestion):
             return ParsedAnswer(POSITIVE if shown[0] >= 0.5 else NEGATIVE, reply.text, low=s, high=s)
         likeliest = shown.index(max(shown))
         s = log_odds(shown[likeliest], 1 - shown[likeliest])
-        wrong = _contradictions(shown, reply.chosen and self.options.index(reply.chosen), reply.confidence)
+        chosen = self.options.index(reply.chosen) if reply.chosen in self.options else None
+        wrong = _contradictions(shown, chosen, reply.confidence)
         return ParsedAnswer(
             likeliest, reply.text, low=s, high=s, mass=min(sum(shown), 1.0), reason="; ".join(wrong)
         )
@@ -448,8 +449,8 @@ class ConfidenceQuestion(UnbiasedQuestion):
         return UnfitError(
             f"none of {count} answers states an answer and a confidence (the last one: "
             f"{printable(text, 80)!r}): this model does not state its confidence when asked like this",
-            remedy="try another {instruction}",
-            options={"instruction": ...},
+            remedy="try another {confidence_wording}",
+            options={"confidence_wording": ...},
         )
 
     def stated(self, texts: Iterable[str | None]) -> VerbalAnswers:

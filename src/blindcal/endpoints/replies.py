@@ -173,6 +173,7 @@ def tokens_of(usage: Any) -> tuple[int, int, int]:
     decided = _count(usage, "input_tokens") is not None
     read, written = ("input", "output") if decided else ("prompt", "completion")
     prompt, completion = _count(usage, f"{read}_tokens"), _count(usage, f"{written}_tokens")
+    completion = 0 if decided and completion is None else completion
     if prompt is None or completion is None:
         return 0, 0, 0
     completion = max(completion, (_count(usage, "total_tokens") or 0) - prompt)

@@ -23,7 +23,7 @@ from blindcal.items.answers import (
     written_label,
 )
 from blindcal.items.record_files import Record, as_line
-from blindcal.records import UNLABELLED, Item, Message
+from blindcal.records import INSTRUCTIONS, UNLABELLED, Item, Message
 from blindcal.text import encodable, printable
 
 WORDS_FIELD = "answer_words"
@@ -46,6 +46,11 @@ class RecordFormat:
 
     template: Annotated[
         str | None, 'Prompt with the fields of a record in braces: "{passage}\\n{question}?"'
+    ] = None
+    instructions: Annotated[
+        str | None,
+        "Question about the text of the prompt, with fields in braces; a decision API gets it apart, and a "
+        "chat after the text.",
     ] = None
     system: Annotated[str | None, "System message before every question."] = None
     answers: Annotated[
@@ -100,7 +105,8 @@ class RecordFormat:
     @property
     def fields(self) -> frozenset[str]:
         """The fields that the template names."""
-        return frozenset(match[1] for match in _PLACEHOLDER.finditer(self.template or "") if match[1])
+        templates = (self.template or "") + (self.instructions or "")
+        return frozenset(match[1] for match in _PLACEHOLDER.finditer(templates) if match[1])
 
     def item(self, record: Record, number: int, *, labelled: bool = True) -> Item:
         """Convert a record to an item, with its label if ``labelled``; errors name the field."""
@@ -173,7 +179,8 @@ class RecordFormat:
         if answers := self.named_answers(record):
             rest[ANSWERS_FIELD] = list(answers)
             label = written_label(item.label if len(answers) > 2 else 1 - item.label, answers)
-        return as_line({"id": item.id, "prompt": item.messages[-1].content, "label": label, **rest})
+        asked = [message.content for message in item.messages if message.role != "system"]
+        return as_line({"id": item.id, "prompt": "\n".join(asked), "label": label, **rest})
 
     def label(self, record: Record, number: int = 0) -> int:
         return self._label(record, self.choices(record, number), self.named_answers(record))
@@ -241,6 +248,8 @@ class RecordFormat:
             raise InputError("the prompt is empty; remove the record, or fill in its fields")
         if choices is not None and template is None:
             messages = choices.shown_in(messages)
+        if self.instructions is not None:
+            messages = (*messages, Message(INSTRUCTIONS, _fill(self.instructions, record)))
         return messages if self.system is None else (Message("system", self.system), *messages)
 
     def _given_messages(self, given: Any) -> tuple[Message, ...]:

@@ -168,7 +168,7 @@ def count_tokens(items: Items, settings: Settings) -> TokenCount:
 
 
 async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
-    stated, instruction = settings.estimator_name == "stated", settings.prompt.instruction
+    stated, instruction = settings.estimator_name == "stated", settings.prompt.confidence_wording
     longest = float(settings.max_tokens(settings.prompt.answer_format or "word"))
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
     if tokenizer is not None or tokens.openai_encoding(model) is not None:

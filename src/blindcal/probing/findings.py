@@ -15,6 +15,9 @@ SCALE = "acts by the right amount"
 QUESTIONS = (
     "answers at all",
     "one token out",
+    "shows probabilities",
+    "agrees with itself",
+    "the model asked for",
     "token ids",
     "temperature accepted",
     "logit_bias accepted",
