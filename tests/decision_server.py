@@ -1,4 +1,4 @@
-"""A server of both decision APIs, which shows the probabilities of a table and can mislead in the usual ways."""
+"""A server of both decision APIs, which shows recorded probabilities and can mislead in the usual ways."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from misbehaving import Behaviour, Server
 class Deciding(Behaviour):
     """How a decision API differs from an ideal one.
 
-    Probabilities are rounded to ``decimals``, move by ``moves`` (standard deviation) from request to request, and
-    are multiplied by ``sums`` without adding up to one. Options come ``reversed``. From request
-    ``swapped_from`` on, another model answers: the one with ``swapped`` probabilities. The share ``refused`` of the
-    questions in ``refusable`` rows is refused. The server ``speaks`` one form at any path, or each at its own.
+    Probabilities are rounded to ``decimals``, move by ``moves`` (standard deviation) from request to request,
+    and are multiplied by ``sums`` without adding up to one. Options come ``reversed``. From request
+    ``swapped_from`` on, another model answers. The share ``refused`` of the questions in ``refusable`` rows
+    is refused. The server ``speaks`` one form at any path, or each at its own.
     """
 
     decimals: int | None = None

@@ -88,6 +88,11 @@ class Method:
         return self.way == "logprobs"
 
     @property
+    def controlled(self) -> bool:
+        """Whether control queries during a run can show that the endpoint changed."""
+        return self.biased or self.way == "decisions"
+
+    @property
     def fitted(self) -> bool:
         """Whether its estimator is a fit, with a curve, operating points and intervals."""
         return self.estimator == "latent"
@@ -333,4 +338,4 @@ def control_spacing(n: int) -> int:
 
 def expected_controls(method: str, n: int, queries: int) -> int:
     """Number of control queries beside ``queries`` in an audit of ``n`` items."""
-    return -(-queries // control_spacing(n)) if METHODS[method].biased else 0
+    return -(-queries // control_spacing(n)) if METHODS[method].controlled else 0

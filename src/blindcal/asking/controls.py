@@ -11,7 +11,7 @@ query's number alone, so interruptions change nothing:
 - *forced*: the item at the largest shift. Each wrong answer leads to more, about other items. With more than
   two answers, each is raised in turn.
 - *repeated*: another query of the round, with a slightly smaller common bias, which changes nothing but
-  avoids caches. If its two answers differ, they are noisy.
+  avoids caches. If its two answers, or the probabilities that they show, differ, they are noisy.
 - *anchor*: an item whose flip the probe knows, a little below or above its flip. A drift of all log-odds
   changes these answers first.
 
@@ -129,11 +129,15 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class ControlAnswer:
-    """An answered control query; ``after`` is the run's number of answers by then."""
+    """An answered control query; ``after`` is the run's number of answers by then.
+
+    ``log_odds`` are those that the answer shows, if it does.
+    """
 
     control: Control
     after: int
     answer: int
+    log_odds: float | None = None
 
     @property
     def wrong(self) -> bool:
@@ -156,7 +160,7 @@ def _as_answer(reply: StoredReply) -> ControlAnswer:
     assert reply.answer is not None
     about = msgspec.json.decode(reply.body)
     control = msgspec.convert({**about["control"], "carrier": reply.query, "nth": reply.nth}, Control)
-    return ControlAnswer(control, about["after"], reply.answer)
+    return ControlAnswer(control, about["after"], reply.answer, reply.low)
 
 
 class Controls:
@@ -171,7 +175,8 @@ class Controls:
         for answer in self._answers:
             self._by_carrier.setdefault(answer.control.carrier, []).append(answer)
         self._anchors = [one for one in anchors if abs(one.flip) + one.margin <= job.max_shift]
-        kinds = ("forced" if job.max_shift >= IRRESISTIBLE else "repeated", "repeated")
+        can_force = isinstance(job.question, TokenQuestion) and job.max_shift >= IRRESISTIBLE
+        kinds = ("forced" if can_force else "repeated", "repeated")
         self._kinds = (*kinds, "anchor") if self._anchors else kinds
 
     def due(self, query: int) -> bool:
@@ -209,10 +214,10 @@ class Controls:
         if control.off:
             return question.request(messages, control.shift, 0.0)
         place, biases = control.again - first, asked.biases
-        assert isinstance(question, TokenQuestion)
-        cooler = replace(question, offset=question.offset - _COOLER)
+        if isinstance(question, TokenQuestion):
+            question = replace(question, offset=question.offset - _COOLER)
         row = None if biases is None else biases[place]
-        return cooler.request(messages, float(asked.shifts[place]), 0.0, biases=row)
+        return question.request(messages, float(asked.shifts[place]), 0.0, biases=row)
 
     def stored(self, control: Control, final: FinalOutcome, answered: int) -> StoredReply:
         """The reply to a control query, to be stored; the run has ``answered`` answers by now."""

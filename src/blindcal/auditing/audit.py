@@ -121,7 +121,7 @@ def default_folder(items: str | Path, model: str) -> Path:
 def _control_every(ready: ReadyAudit) -> int | None:
     """The spacing of control queries, decided once even if the sample grows; ``None`` without a seen bias."""
     design, prepared = ready.settings.design, ready.prepared
-    if not METHODS[design.method].biased or prepared.probe is None or prepared.objection is not None:
+    if not METHODS[design.method].controlled or prepared.probe is None or prepared.objection is not None:
         return None
     every = ready.store.note("control_every")
     if every is None:

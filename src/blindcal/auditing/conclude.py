@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from scipy.special import expit
 
 from blindcal.asking.ask_design import RunOutcome
 from blindcal.asking.controls import ControlAnswer, forced_in_vain, stored_controls
@@ -25,7 +26,17 @@ from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise
 from blindcal.estimation import EstimationInput, estimate, measures
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS
-from blindcal.records import INVALID, NEGATIVE, PLAIN, POSITIVE, AnswerTable, IntArray, Message, Round
+from blindcal.records import (
+    INVALID,
+    NEGATIVE,
+    PLAIN,
+    POSITIVE,
+    AnswerTable,
+    FloatArray,
+    IntArray,
+    Message,
+    Round,
+)
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.report.sentences import DRIFT_LEVEL, with_sentences
 from blindcal.results.result import (
@@ -36,6 +47,7 @@ from blindcal.results.result import (
     ServerName,
     ShownProbabilities,
     Spend,
+    Spread,
     Steadiness,
 )
 from blindcal.results.tables import ANSWERS_FILE, write_answers
@@ -185,13 +197,14 @@ def check_steadiness(
     """
     controls, rounds = stored_controls(store), store.rounds()
     answers, places = store.answers(0, sum(map(len, rounds))), _places(rounds, at_once)
+    odds = store.log_odds(answers.size)
     counts, repeats = _control_counts(controls, rounds, answers)
     noise = (
         estimate_noise(labels, answered, repeats, counts, jitter)
         if answered.biases is None
         else forced_noise(counts, jitter)
     )
-    lost, in_order = forced_in_vain(controls), _in_order(labels, rounds, answers, at_once)
+    lost, in_order = forced_in_vain(controls), _in_order(labels, rounds, answers, at_once, odds)
     steadiness = Steadiness(
         queries=places.size,
         controls=counts,
@@ -200,6 +213,7 @@ def check_steadiness(
         drift=drift_test(*in_order),
         moved=_moved(controls, places.size),
         repeated_share=repeated_share(in_order[1]),
+        spread=None if odds is None else _spread(controls, odds),
         bias_lost=lost[0].after + 1 if lost else None,
         served=_served(store, places),
     )
@@ -211,6 +225,16 @@ def _moved(controls: list[ControlAnswer], queries: int) -> int:
     """Whether the log-odds of the anchors have risen (1) or fallen (-1) since the probe."""
     rows = [(one.after / queries, one.control.off, one.answer) for one in controls if one.control.off]
     return anchors_moved(*np.array([row for row in rows if row[2] != INVALID]).reshape(-1, 3).T)
+
+
+def _spread(controls: list[ControlAnswer], odds: FloatArray) -> Spread | None:
+    """How far the probabilities of questions that were asked twice differ."""
+    twice = [(one.log_odds, odds[one.control.again]) for one in controls if one.control.again >= 0]
+    shown = expit(np.array([pair for pair in twice if pair[0] is not None], np.float64).reshape(-1, 2))
+    moves = np.abs(np.diff(shown[~np.isnan(shown).any(axis=1)])).reshape(-1)
+    if not moves.size:
+        return None
+    return Spread(pairs=moves.size, deviation=float(np.sqrt((moves**2).mean() / 2)), most=float(moves.max()))
 
 
 def observed_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ...]]:
@@ -240,14 +264,24 @@ def _places(rounds: list[Round], at_once: int) -> IntArray:
 
 
 def _in_order(
-    labels: IntArray, rounds: list[Round], answers: AnswerArray, at_once: int
+    labels: IntArray,
+    rounds: list[Round],
+    answers: AnswerArray,
+    at_once: int,
+    odds: FloatArray | None = None,
 ) -> tuple[IntArray, list[AnswerTable], list[IntArray]]:
     tables, requests, first = [], [], 0
+    bounds = None if odds is None else np.column_stack([odds, odds])
     for asked in rounds:
         order, own = asking_order(first, asked, at_once), answers[first : first + len(asked)]
         order = order[own[order] != UNASKED]
         table = AnswerTable(
-            asked.items, asked.shifts, asked.temperatures, own.astype(np.int64), about=asked.about
+            asked.items,
+            asked.shifts,
+            asked.temperatures,
+            own.astype(np.int64),
+            about=asked.about,
+            bounds=None if bounds is None else bounds[first : first + len(asked)],
         )
         tables.append(table.rows(order))
         requests.append(request_numbers(asked, at_once)[order])
@@ -266,7 +300,7 @@ def _as_two_answers(labels: IntArray, rounds: list[AnswerTable]) -> tuple[IntArr
         right.append((about == label).astype(np.int64))
         same = np.where(table.answers == INVALID, INVALID, table.answers == about).astype(np.int64)
         items = first + np.arange(len(table))
-        tables.append(AnswerTable(items, table.shifts, table.temperatures, same))
+        tables.append(AnswerTable(items, table.shifts, table.temperatures, same, bounds=table.bounds))
         first += len(table)
     return np.concatenate(right), tables
 

@@ -3,7 +3,8 @@
 Queries are asked in random order, so without a change the running sum of a centred score tends to a Brownian
 bridge. Its largest distance from zero, which has Kolmogorov's distribution, shows a sudden change; its mean,
 which is normal with variance 1/12, shows a slow one. Scores are residuals given label, shift, temperature and
-the item's other answers, also times the shift and times the label.
+the item's other answers, also times the shift and times the label. Where probabilities are shown, scores are
+their ranks instead.
 
 Where flips are known, answers next to them show how far the log-odds have moved since.
 """
@@ -65,6 +66,11 @@ def _scores(labels: IntArray, asked: AnswerTable) -> tuple[FloatArray, ...]:
     from scipy.stats import rankdata  # slow to import, and needed only once a run is finished
 
     label = labels[asked.items]
+    if asked.bounds is not None:  # the rank of a probability says more than the answer
+        middle = rankdata(asked.bounds.mean(axis=1)) / len(asked)
+        means = np.bincount(label, middle) / np.maximum(np.bincount(label), 1)
+        away = middle - means[label]
+        return away, away * (label - 0.5), np.abs(middle - 0.5)
     others = np.bincount(asked.items, asked.answers)[asked.items] - asked.answers
     rank = (rankdata(asked.shifts) - 0.5) / len(asked)
     ranges = max(1, min(_MOST_SHIFTS, len(asked) // (2 * _IN_A_RANGE)))

@@ -133,6 +133,15 @@ class ServerName(ServedModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How far the probabilities shown for the same request differ: over ``pairs`` of requests."""
+
+    pairs: int
+    deviation: float  # standard deviation of one probability
+    most: float  # the largest difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steadiness:
     """How steady the endpoint was during a run, and how noisy its answers were.
 
@@ -140,6 +149,7 @@ class Steadiness:
     opposite of what they should be, and ``jitter`` the noise of the log-odds. ``drift`` is the test for a
     change of the answers during the run, ``moved`` says whether the log-odds of items with known flips rose
     (1) or fell (-1), and ``repeated_share`` is the share of drawn answers that repeat an earlier one.
+    ``spread`` is about the probabilities that are shown for the same question.
     ``bias_lost`` is the number of the answer from which on the forced answers were wrong, if the run was
     forced to go on. ``served`` are the models that the replies name.
     Queries are numbered from 1 in the order of asking. ``warnings`` and ``notes`` say what it means:
@@ -153,6 +163,7 @@ class Steadiness:
     drift: Drift | None
     moved: int = 0
     repeated_share: float = 0.0
+    spread: Spread | None = None
     bias_lost: int | None
     served: tuple[ServerName, ...]
     warnings: tuple[str, ...] = ()

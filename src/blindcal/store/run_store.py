@@ -403,6 +403,13 @@ class Store:
         """The answer in a text, and what its logprobs show: the likeliest answer and bounds; four columns."""
         return self._columns("said, answer, low, high", "said IS NOT NULL").reshape(-1, 4)
 
+    def log_odds(self, queries: int) -> FloatArray | None:
+        """The log-odds that the answer to each query shows, NaN for none; ``None`` if no answer shows any."""
+        shown = self._columns("query, (low + high) / 2", "low IS NOT NULL").reshape(-1, 2)
+        odds = np.full(queries, np.nan)
+        odds[shown[:, 0].astype(np.int64)] = shown[:, 1]
+        return odds if len(shown) else None
+
     def served(self) -> IntArray:
         """Query number and model number of every answer, in two columns."""
         return self._columns("query, served").astype(np.int64).reshape(-1, 2)
