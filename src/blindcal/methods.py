@@ -88,6 +88,11 @@ class Method:
         return self.way == "logprobs"
 
     @property
+    def shown(self) -> bool:
+        """Whether probabilities are read that the endpoint shows."""
+        return self.way in ("decisions", "logprobs")
+
+    @property
     def controlled(self) -> bool:
         """Whether control queries during a run can show that the endpoint changed."""
         return self.biased or self.way == "decisions"

@@ -126,7 +126,7 @@ def _check_affords_probe(session: Session) -> None:
     max_cost, prices, items = session.run.limits.max_cost, session.run.prices, session.items
     if max_cost is None or prices is None or session.store.note("ready") is not None:
         return
-    count = probe_queries(several=items.choices is not None)
+    count = probe_queries(session.settings.assumed_method, several=items.choices is not None)
     tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
     cost = prices.cost(Usage(queries=count, attempts=count, prompt_tokens=tokens, completion_tokens=count))
     if cost > _CLEARLY * max_cost:
@@ -245,7 +245,8 @@ async def _examine(
     design, endpoint = settings.design, governor.endpoint
     options = method_options(settings, len(items)) if settings.auto else ()
     sample = [items[number] for number in _sampled(items, settings)]
-    asked = GovernedEndpoint(governor, expected=probe_queries(several=items.choices is not None))
+    expected = probe_queries(settings.assumed_method, several=items.choices is not None)
+    asked = GovernedEndpoint(governor, expected=expected)
     if settings.assumed_method == "decisions":
         tell("probing the endpoint")
         question = DecisionQuestion(settings.answer_words, settings.prompt.graded)

@@ -48,7 +48,7 @@ def need_bias(run: Run) -> None:
     """Raise `NotIdentifiedError` if a run used no ``logit_bias``: no threshold of it can be deployed."""
     method = METHODS[run.result.method]
     if not method.biased or run.result.semantics in ("sum", "configured"):
-        shown = "compare the probability that the endpoint shows with it, or " if method.logprobs else ""
+        shown = "compare the probability that the endpoint shows with it, or " if method.shown else ""
         raise NotIdentifiedError(
             f"a run of method {run.result.method} sends no logit_bias: its threshold is known, but one query "
             "cannot decide by it",

@@ -138,7 +138,7 @@ def command(
                 f"{reached:.4f}; plan for more with --sample"
             )
         given = n = needed
-    plan = inputs.plan(method, n, queries, probe_queries(several=several))
+    plan = inputs.plan(method, n, queries, probe_queries(method, several=several))
     if as_json:
         about = {"answers": settings.answer_words} if several else about
         click.echo(json_line({**about, **asdict(plan)}))

@@ -77,7 +77,7 @@ def _width(shape: Shape, method: str, n: int, queries: float, bins: int, level: 
 def _simulated_gaps(shape: Shape, method: str, n: int, queries: float, bins: int, seed: int) -> FloatArray:
     """Draws of the estimated gaps of one simulated audit, whose items are spread evenly over the shape."""
     labels, p = shape.spread(n, np.random.default_rng(seed))
-    if METHODS[method].logprobs:
+    if METHODS[method].shown:
         shown = Shown(labels, p, size=_DRAWS)
         return grid.gaps(shown.draws, bins, shown.draw_cells)
     answered = ask(make_design(method, labels, queries=queries, seed=seed), p, seed=seed)

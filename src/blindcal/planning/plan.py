@@ -16,13 +16,13 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
-from blindcal.methods import SIMULABLE, count_queries, expected_controls, method_of
+from blindcal.methods import METHODS, SIMULABLE, count_queries, expected_controls, method_of
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
-PROBE_QUERIES, CHOICE_PROBE_QUERIES = 170, 240
+PROBE_QUERIES, CHOICE_PROBE_QUERIES, DECISION_PROBE_QUERIES = 170, 240, 12
 """Approximate queries of pilot and probe, with two answers and with more."""
 PROBE_AT_ONCE = 4
 """Queries of a probe under way at a time, on average: many follow from the answers before."""
@@ -154,10 +154,13 @@ def plan_audit(
         prices=settings.list_prices if prices is None else prices,
         limits=limits or Limits(),
     )
-    return inputs.plan(method, n, settings.queries, probe_queries(several=several) if settings.probed else 0)
+    return inputs.plan(method, n, settings.queries, probe_queries(method, several=several) if settings.probed else 0)
 
 
-def probe_queries(*, several: bool) -> int:
+def probe_queries(method: str, *, several: bool) -> int:
+    """About how many queries the probe for a method takes; fewer where probabilities are all there is."""
+    if METHODS[method].way == "decisions":
+        return DECISION_PROBE_QUERIES
     return CHOICE_PROBE_QUERIES if several else PROBE_QUERIES
 
 

@@ -202,7 +202,7 @@ def simulate(
 
     def answer(design: Design, seed: int) -> AnswerTable:
         asking = ask if choices is None else ask_choices
-        return asking(design, known, seed=seed, jitter=jitter, logprobs=used.logprobs)
+        return asking(design, known, seed=seed, jitter=jitter, logprobs=used.shown)
 
     asked, estimates = 0, []
     for at in range(seed, seed + whole(repeats, "repeats")):
