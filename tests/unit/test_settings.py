@@ -45,7 +45,7 @@ def test_replacing_leaves_the_rest_alone() -> None:
     ("options", "message"),
     [
         ({"tempalte": "x"}, "'tempalte' is not a setting; did you mean 'template'"),
-        ({"method": "guess"}, "method must be one of auto, logprobs, latent"),
+        ({"method": "guess"}, "method must be one of auto, decisions, logprobs"),
         ({"level": 0.9999999999999999}, "level must be a number from 0.01 to 0.999999"),
         ({"bins": 10**30}, "bins must be a whole number from 1 to 1000"),
         ({"resamples": 10**14}, "resamples must be a whole number from 2 to 100000"),

@@ -30,7 +30,7 @@ QUESTION_SETTINGS = (
     "api_key_env",
     "extra_body",
     "template",
-    "system",
+    "instructions",
     "answers",
     "label_field",
     "label_map",
