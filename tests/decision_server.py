@@ -118,4 +118,4 @@ class DecisionServer(Server):
             p = np.clip(p + chance.normal(0, how.moves, p.size), 1e-6, 1)
             p = p / p.sum() if p.size > 2 else np.array([p[0], 1 - p[0]])
         p = p * how.sums
-        return p if how.decimals is None else np.round(p, how.decimals)
+        return np.asarray(p if how.decimals is None else np.round(p, how.decimals))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from blindcal.choice_design import more_than_plain
+from blindcal.endpoints.address import DECISION_APIS, Api
 from blindcal.methods import LEAST_REPEATED, METHODS
 from blindcal.planning.forecast import MAX_QUERIES, OVERCONFIDENT, half_width
 from blindcal.records import Way
@@ -18,6 +19,7 @@ from blindcal.settings import DEFAULT_BINS, Settings
 ONCE: tuple[Way, ...] = ("decisions", "logprobs", "stated confidence")
 """Ways to audit that gain nothing from asking an item again."""
 METHOD_OF: dict[Way, str] = {
+    "decisions": "decisions",
     "logprobs": "logprobs",
     "thresholds": "latent",
     "temperature": "temperature",
@@ -76,7 +78,13 @@ def method_options(settings: Settings, n: int) -> tuple[MethodOption, ...]:
 
         return MethodOption(way=way, queries=queries, forecast=forecast)
 
-    return tuple(map(option, METHOD_OF))
+    return tuple(map(option, ways_of(settings.endpoint.api)))
+
+
+def ways_of(api: Api) -> tuple[Way, ...]:
+    """The ways to audit that an API allows, best first."""
+    decides = api in DECISION_APIS
+    return tuple(way for way in METHOD_OF if decides == (way == "decisions"))
 
 
 def best_option(options: Sequence[MethodOption]) -> MethodOption | None:

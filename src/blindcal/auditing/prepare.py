@@ -15,12 +15,12 @@ from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.run_context import Limits, RunContext, blocking, ignore
 from blindcal.auditing.item_sample import sample_stages
 from blindcal.auditing.method_choice import (
-    METHOD_OF,
     ONCE,
     MethodOption,
     best_option,
     choice_line,
     method_options,
+    ways_of,
 )
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.design import Design
@@ -242,28 +242,49 @@ async def _examine(
 ) -> EndpointProbe:
     """Choose tokens and probe the endpoint on random items, for the settings' method or to choose one."""
     check_semantics(settings)
-    design, endpoint = settings.design, governor.endpoint
-    options = method_options(settings, len(items)) if settings.auto else ()
+    decides = settings.assumed_method == "decisions"
+    options = method_options(settings, len(items)) if settings.auto or decides else ()
     sample = [items[number] for number in _sampled(items, settings)]
     expected = probe_queries(settings.assumed_method, several=items.choices is not None)
     asked = GovernedEndpoint(governor, expected=expected)
-    if settings.assumed_method == "decisions":
+    if decides:
         tell("probing the endpoint")
+        choice = tokens.Choice(_words(settings), no_ids="a decision API has no tokens")
         question = DecisionQuestion(settings.answer_words, settings.prompt.graded)
-        words, model = _words(settings), settings.endpoint.model
-        shown = await probe_decisions(asked, sample[:PROBED], words, question, model)
-        return EndpointProbe(tokens.Choice(words, no_ids="a decision API has no tokens"), shown, ())
-    if targets is not None:
-        choice = tokens.Choice(targets)
+        model = settings.endpoint.model
+        probed = await probe_decisions(asked, sample[:PROBED], choice.targets, question, model)
     else:
-        if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
-            governor.run.tell(odd)
-        tell("choosing answer tokens")
-        choice = await choose_tokens(endpoint, asked, sample[-PILOTS:], settings)
-    tell("probing the endpoint")
-    probed = await probe_endpoint(
+        choice = await _choice(governor, asked, sample[-PILOTS:], settings, targets, tell)
+        tell("probing the endpoint")
+        probed = await _probed(asked, sample[:PROBED], settings, choice)
+    tried = tuple(replace(option, trouble=probed.ways.get(option.way)) for option in options)
+    return EndpointProbe(choice, probed, tried)
+
+
+async def _choice(
+    governor: Governor,
+    asked: GovernedEndpoint,
+    pilots: Sequence[Item],
+    settings: Settings,
+    targets: Targets | None,
+    tell: Callable[[str], None],
+) -> tokens.Choice:
+    if targets is not None:
+        return tokens.Choice(targets)
+    endpoint = governor.endpoint
+    if isinstance(endpoint, HttpEndpoint) and (odd := await endpoint.unlisted()) is not None:
+        governor.run.tell(odd)
+    tell("choosing answer tokens")
+    return await choose_tokens(endpoint, asked, pilots, settings)
+
+
+async def _probed(
+    asked: GovernedEndpoint, sample: Sequence[Item], settings: Settings, choice: tokens.Choice
+) -> Probe:
+    design = settings.design
+    return await probe_endpoint(
         asked,
-        sample[:PROBED],
+        sample,
         choice.targets,
         ways=_ways(settings),
         questions=_questions(choice.targets, settings),
@@ -273,14 +294,12 @@ async def _examine(
         limit=design.limit,
         seed=design.seed,
     )
-    tried = tuple(replace(option, trouble=probed.ways.get(option.way)) for option in options)
-    return EndpointProbe(choice, probed, tried)
 
 
 def _ways(settings: Settings) -> tuple[Way, ...]:
     """The ways to probe; if a named threshold method may not work, temperature is tried too."""
     if settings.auto:
-        return tuple(METHOD_OF)
+        return ways_of(settings.endpoint.api)
     way = METHODS[settings.design.method].way
     if settings.free_text or way not in ("thresholds", "temperature"):
         return (way,)

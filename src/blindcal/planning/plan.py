@@ -154,7 +154,9 @@ def plan_audit(
         prices=settings.list_prices if prices is None else prices,
         limits=limits or Limits(),
     )
-    return inputs.plan(method, n, settings.queries, probe_queries(method, several=several) if settings.probed else 0)
+    return inputs.plan(
+        method, n, settings.queries, probe_queries(method, several=several) if settings.probed else 0
+    )
 
 
 def probe_queries(method: str, *, several: bool) -> int:
