@@ -12,6 +12,7 @@ from scipy.special import expit, logit
 
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
+from blindcal.estimate.grid import MID_S
 from blindcal.estimate.published import (
     BlindResult,
     blind,
@@ -243,7 +244,7 @@ def test_probabilities_at_face_value_are_counted_item_by_item(
     assert found.overconfidence.value == pytest.approx(np.mean(sure) - np.mean(right), abs=1e-12)
     assert found.leaning.value == pytest.approx(np.mean([f - y for y, f in known]), abs=1e-12)
     assert found.brier.value == pytest.approx(np.mean([(f - y) ** 2 for y, f in known]))
-    capped = [(y, expit(np.clip(logit(f), -13, 13))) for y, f in known]
+    capped = [(y, expit(np.clip(logit(f), MID_S[0], MID_S[-1]))) for y, f in known]
     losses = [-np.log(f if y else 1 - f) for y, f in capped]
     assert found.log_loss.value == pytest.approx(np.mean(losses), rel=1e-9)
     pairs = [(a > b) + (a == b) / 2 for y, a in known for z, b in known if y > z]
