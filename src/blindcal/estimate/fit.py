@@ -237,7 +237,7 @@ class Fit(ABC):
     @property
     def log_loss(self) -> Estimate:
         """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13."""
-        return self._scalar(grid.log_loss, most=float(grid.MID_S[-1]))
+        return self._scalar(grid.log_loss, most=float(np.logaddexp(0, grid.MID_S[-1])))
 
     @property
     def mean_confidence(self) -> Estimate:

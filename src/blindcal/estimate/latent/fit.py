@@ -152,7 +152,7 @@ class LatentFit(Fit):
 
         The interval allows for all that is possible beyond the outermost thresholds, where no answer tells.
         """
-        value, most = float(grid.log_loss(self.sample)), float(MID_S[-1])
+        value, most = float(grid.log_loss(self.sample)), float(np.logaddexp(0, MID_S[-1]))
         if not self.resamples:
             return Estimate(value)
         lowest, highest = possible_log_odds(self.patterns)
