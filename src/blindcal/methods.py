@@ -109,8 +109,11 @@ class Method:
 
     @property
     def simulable(self) -> bool:
-        """Whether its answers follow from probabilities, unlike a confidence stated in words."""
-        return self.estimator != "stated"
+        """Whether its answers follow from probabilities, unlike a confidence stated in words.
+
+        What a decision API shows is simulated as logprobs are.
+        """
+        return self.estimator != "stated" and self.way != "decisions"
 
     @property
     def usual_semantics(self) -> Semantics:

@@ -123,7 +123,7 @@ def serving(path: Path) -> Any:
     return replaying(path, population(len(path.read_text().splitlines()))[1], logprobs=True, n="ignored")
 
 
-@pytest.mark.parametrize("method", [name for name in SIMULABLE if name != "decisions"])
+@pytest.mark.parametrize("method", SIMULABLE)
 def test_an_audit_by_every_method_finds_what_a_simulation_finds(
     method: str, items: Path, tmp_path: Path
 ) -> None:

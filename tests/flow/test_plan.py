@@ -217,7 +217,7 @@ def test_what_is_left_after_many_queries_is_the_noise_of_labels() -> None:
         ("logprobs", 2.0, r"logprobs reads each item once at most, got 2"),
         ("temperature", 9.0, "temperature can be planned with at most 8 per item, got 9"),
         ("repeated", 1.0, r"repeated asks each item at least 2 times: one answer .* got 1"),
-        ("verbalized", 1.0, r"method: can be planned for decisions, logprobs, latent, .*, got 'verbalized'"),
+        ("verbalized", 1.0, r"method: can be planned for logprobs, latent, .*, got 'verbalized'"),
     ],
 )
 def test_what_cannot_be_forecast_is_refused(method: str, queries: float, message: str) -> None:

@@ -1,7 +1,8 @@
 """The ways to audit, best first, of which an audit without a named method takes the first that works.
 
-At equal queries per item, logprobs give narrower intervals than thresholds, these than answers drawn at
-several temperatures, and these than answers repeated at the endpoint's own setting.
+Logprobs show each probability, and intervals about them need no smoothness. At equal queries per item,
+thresholds give narrower intervals than answers drawn at several temperatures, and these than answers repeated
+at the endpoint's own setting.
 """
 
 from __future__ import annotations

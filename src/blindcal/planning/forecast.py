@@ -39,6 +39,7 @@ def half_width(
     shape: Shape, method: str, n: int, queries: float, *, bins: int = 5, level: float = 0.95
 ) -> float | None:
     """Forecast the half-width of the interval of the ECE; ``None`` for methods without intervals."""
+    method = "logprobs" if method == "decisions" else method  # both show probabilities
     if method not in SIMULABLE:
         raise InputError(f"method: can be planned for {', '.join(SIMULABLE)}, got {method!r}")
     METHODS[method].check_queries(queries)

@@ -16,7 +16,7 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
-from blindcal.methods import METHODS, SIMULABLE, count_queries, expected_controls, method_of
+from blindcal.methods import METHODS, count_queries, expected_controls, method_of
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
@@ -144,7 +144,9 @@ def plan_audit(
     n = min(len(loaded), settings.design.sample or len(loaded))
     settings = settings.replace(method=method).resolved(n, loaded.words)
     several = len(settings.answer_words) > 2
-    if several or method not in SIMULABLE:  # what a model will state in words cannot be forecast
+    if (
+        several or METHODS[method].estimator == "stated"
+    ):  # what a model will state in words cannot be forecast
         shape = None
     inputs = PlanInputs(
         shape=shape,
