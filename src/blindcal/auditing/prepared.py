@@ -134,11 +134,9 @@ class AskedSettings:
         return cls(settings=settings, prepared=replace(prepared, probe=None), noted=noted, **more)
 
     @property
-    def question(self) -> TokenQuestion:
+    def question(self) -> QuestionFormat:
         """How queries are formatted and their answers read."""
-        question = self.prepared.question(self.settings)
-        assert isinstance(question, TokenQuestion)
-        return question
+        return self.prepared.question(self.settings)
 
     @property
     def accepted(self) -> Accepted | None:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from blindcal.certifying.decision_request import need_bias
+from blindcal.certifying.decision_request import need_request
 from blindcal.design import make_round
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.certification import (
@@ -27,7 +27,7 @@ from blindcal.estimate.certification import (
 )
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.patterns import read
-from blindcal.methods import control_spacing
+from blindcal.methods import METHODS, control_spacing
 from blindcal.records import INVALID, AnswerTable, BoolArray, FloatArray, IntArray, Noise, Round
 from blindcal.results.run import Run
 from blindcal.text import printable
@@ -140,7 +140,9 @@ def check_certifiable(run: Run) -> None:
             f"{run.folder}: its items have more than two answers, and only a decision between two can be "
             "certified: no single query decides by the probability of one of several"
         )
-    need_bias(run)
+    need_request(run)
+    if METHODS[result.method].shown:
+        raise NotIdentifiedError(f"a run of method {result.method} sends no logit_bias to certify with")
     if result.objection is not None:
         raise NotIdentifiedError(
             f"{run.folder}: the audit was forced although its probe found the endpoint unfit "

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import expit, logit
 
 from blindcal.certifying.decision_request import DecisionRequest, decision_request
+from blindcal.certifying.shown_probability import ShownProbability
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage, print_table, print_warning
 from blindcal.errors import NotIdentifiedError
@@ -34,26 +35,35 @@ _FILL_IN = "Put your question into the message: replace the fields in braces, as
 FEWER_OPTIONS = "If a question has fewer options, leave the tokens of the others out of logit_bias."
 _PROGRAM = """\
 {comment}
-import json
-import os
-import urllib.request
+{imports}
 
 {constants}
 
 
-def answer_to(body):
+def reply_to(body):
     request = urllib.request.Request(
         {url!r},
         json.dumps(body).encode(),
         {{"Content-Type": "application/json", {header!r}: {scheme!r} + os.environ.get("OPENAI_API_KEY", "")}},
     )
     with urllib.request.urlopen(request) as reply:
-        answer = json.load(reply)["choices"][0]{answer}
-    return words.get(answer.strip().casefold())
+        return json.load(reply)
 
 
 {decision}
 """
+_ANSWER_TO = """\
+def answer_to(body):
+    answer = reply_to(body)["choices"][0]{answer}
+    return words.get(answer.strip().casefold())
+
+
+{decision}"""
+_COMPARE = """\
+reply = reply_to(ask)
+{read}
+likeliest = max(probabilities, key=probabilities.get)
+print(likeliest if probabilities[likeliest] >= {threshold!r} else {otherwise!r})"""
 _RATES = ("precision", "recall", "accuracy", "positive_rate")
 
 
@@ -107,8 +117,9 @@ def command(
 
     RUN is the folder of the audit; if the audit was split, name the folders of all its parts. The request
     carries the threshold in its logit_bias, so that the deployed model decides by itself: one query at
-    temperature 0, one token, no probabilities. Without a goal, the command prints the precision, recall and
-    accuracy at all thresholds.
+    temperature 0, one token, no probabilities. Where the endpoint shows probabilities, the request is that of
+    the audit, and the threshold is compared with the probability in the reply. Without a goal, the command
+    prints the precision, recall and accuracy at all thresholds.
 
     With more than two answers, the decision is to answer or to abstain: the plain question is asked, then
     once more with the logit of the answer given lowered by a margin. If the same answer comes again, it
@@ -141,7 +152,7 @@ def command(
         return
     sure = None if estimate else confidence
     chosen = fit.choose_threshold(**goal, confidence=sure, max_shift=run.max_shift)
-    if not (run.result.answers or METHODS[run.result.method].logprobs):
+    if not (run.result.answers or METHODS[run.result.method].shown):
         _warn_about_untested(run, float(chosen.threshold))
     try:
         request: DecisionRequest | NotIdentifiedError = decision_request(run, chosen.point.shift)
@@ -154,7 +165,7 @@ def command(
     elif snippet is not None and isinstance(request, DecisionRequest):
         varies = run.choices is not None and bool((run.choices < len(run.result.answers)).any())
         written = curl_snippet if snippet == "curl" else python_snippet
-        click.echo(written(request, varies=varies), nl=False)
+        click.echo(written(request, varies=varies and request.shown is None), nl=False)
     else:
         _print(chosen, run, goal, request)
 
@@ -248,8 +259,11 @@ def _print(
     if isinstance(request, NotIdentifiedError):
         print_field("request", f"none: {error_text(request)}")
         return
-    print_field("shift", f"{point.shift:+.4f}")
-    if not request.confirm:
+    if request.shown is None:
+        print_field("shift", f"{point.shift:+.4f}")
+    else:
+        print_field("compare", request.shown.words)
+    if request.shown is None and not request.confirm:
         print_field("logit_bias", json.dumps(request.ask["logit_bias"]))
     print_field("request", f"POST {printable(request.url, 400)}")
     click.echo(json.dumps(request.ask, indent=2))
@@ -265,7 +279,7 @@ def _rule(point: OperatingPoint, run: Run, request: DecisionRequest | NotIdentif
         digits = ".4f" if 0.0005 < point.threshold < 0.9995 else ".7g"
         where = f"the answer is {positive!r} where its probability is at least this"
         return "threshold", f"{point.threshold:{digits}}: {where}"
-    if isinstance(request, DecisionRequest):
+    if isinstance(request, DecisionRequest) and request.confirm:
         again = "an answer counts if it is given again with its logit lowered by this; otherwise abstain"
         return "margin", f"{-point.shift:.4f}: {again}"
     return "threshold", f"{point.threshold:.4f}: an answer counts where its probability is at least this"
@@ -293,7 +307,9 @@ def _record(chosen: ChosenThreshold, request: DecisionRequest | NotIdentifiedErr
     }
     if isinstance(request, NotIdentifiedError):
         return record | {"logit_bias": None, "request": None, "why": error_text(request)}
-    if request.confirm:
+    if request.shown is not None:
+        record |= {"logit_bias": None, "probability": request.shown.words}
+    elif request.confirm:
         threshold = record.pop("threshold")
         margin = {name: float(logit(threshold[name])) for name in ("value", "low", "high")}
         record["margin"] = {**margin, "level": threshold["level"]}
@@ -308,7 +324,8 @@ def _record(chosen: ChosenThreshold, request: DecisionRequest | NotIdentifiedErr
 def curl_snippet(request: DecisionRequest, *, varies: bool = False) -> str:
     """The requests as shell commands; ``varies`` if some questions have fewer options."""
     if not request.confirm:
-        return f"{_comment(varies)}\n{_command(request, request.ask)}\n"
+        about = "" if request.shown is None else f"\n# {_comparison(request, request.shown)}"
+        return f"{_comment(varies)}{about}\n{_command(request, request.ask)}\n"
     parts = [_comment(varies), "# Ask:", _command(request, request.ask)]
     for word, body in request.confirm.items():
         shown = "".join(letter if letter.isprintable() else "?" for letter in word)
@@ -322,27 +339,45 @@ def curl_snippet(request: DecisionRequest, *, varies: bool = False) -> str:
 def python_snippet(request: DecisionRequest, *, varies: bool = False) -> str:
     """A Python program that prints ``positive`` or ``negative``, or an answer or ``abstain``."""
     header, _, scheme = request.key_header.partition(": ")
-    constants = [f"ask = json.loads({json.dumps(request.ask)!r})"]
-    if request.confirm:
-        constants.append(f"confirm = json.loads({json.dumps(request.confirm)!r})")
-        words = _meanings(request.tokens, list(request.confirm))
-        decision = (
-            "given = answer_to(ask)\n"
-            'print(given if given is not None and answer_to(confirm[given]) == given else "abstain")'
+    constants, imports = [f"ask = json.loads({json.dumps(request.ask)!r})"], ["json", "os", "urllib.request"]
+    if request.shown is not None:
+        if "math." in request.shown.python:
+            imports.insert(1, "math")
+        decision = _COMPARE.format(
+            read=request.shown.python, threshold=request.threshold, otherwise=_otherwise(request)
         )
     else:
-        words = _meanings(request.tokens[:1], ["positive"])
-        decision = 'print(answer_to(ask) or "negative")'
-    constants.append(f"words = {words!r}")
+        if request.confirm:
+            constants.append(f"confirm = json.loads({json.dumps(request.confirm)!r})")
+            words = _meanings(request.tokens, list(request.confirm))
+            decision = (
+                "given = answer_to(ask)\n"
+                'print(given if given is not None and answer_to(confirm[given]) == given else "abstain")'
+            )
+        else:
+            words = _meanings(request.tokens[:1], ["positive"])
+            decision = 'print(answer_to(ask) or "negative")'
+        constants.append(f"words = {words!r}")
+        answer = '["message"]["content"]' if "messages" in request.ask else '["text"]'
+        decision = _ANSWER_TO.format(answer=answer, decision=decision)
     return _PROGRAM.format(
         comment=_comment(varies),
+        imports="\n".join(f"import {name}" for name in imports),
         constants="\n".join(constants),
         url=request.url,
         header=header,
         scheme=scheme,
-        answer='["message"]["content"]' if "messages" in request.ask else '["text"]',
         decision=decision,
     )
+
+
+def _otherwise(request: DecisionRequest) -> str:
+    return "negative" if len(request.tokens) == 2 else "abstain"
+
+
+def _comparison(request: DecisionRequest, shown: ShownProbability) -> str:
+    decides = "The answer is positive" if len(request.tokens) == 2 else "The likeliest answer counts"
+    return f"{decides} if this is at least {request.threshold:.12g}: {shown.words}"
 
 
 def _comment(varies: bool) -> str:
