@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -21,7 +22,7 @@ class Deciding(Behaviour):
     Probabilities are rounded to ``decimals``, move by ``moves`` (standard deviation) from request to request,
     and are multiplied by ``sums`` without adding up to one. Options come ``reversed``. From request
     ``swapped_from`` on, another model answers. The share ``refused`` of the questions in ``refusable`` rows
-    is refused. The server ``speaks`` one form at any path, or each at its own.
+    is refused. The server ``speaks`` one form at any path, each at its own, or neither.
     """
 
     decimals: int | None = None
@@ -33,7 +34,7 @@ class Deciding(Behaviour):
     refused: float = 0.0
     confidence: float | None = None
     named: str | None = None
-    speaks: Literal["either", "decisions", "systemone"] = "either"
+    speaks: Literal["either", "decisions", "systemone", "neither"] = "either"
 
 
 class DecisionServer(Server):
@@ -41,9 +42,15 @@ class DecisionServer(Server):
 
     behaviour: Deciding
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.asked = Counter[str]()  # requests by the end of their path
+
     def _handle(self, request: HttpRequest) -> HttpResponse:
         form = request.path.split("?")[0].rstrip("/").rpartition("/")[2]
-        if request.method != "POST" or form not in ("decisions", "systemone"):
+        self.asked[form] += 1
+        decides = form in ("decisions", "systemone") and self.behaviour.speaks != "neither"
+        if request.method != "POST" or not decides:
             return super()._handle(request)
         self.requests += 1
         form = form if self.behaviour.speaks == "either" else self.behaviour.speaks

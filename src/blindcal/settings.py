@@ -194,6 +194,7 @@ class Settings:
             object.__setattr__(self, name, part)
         if reasoning_effort is not None:
             self._set_reasoning_effort(reasoning_effort)
+        self._settle_api()
         role = "prompt" if self.endpoint.api == "completions" else "user"
         object.__setattr__(self, "prompt", replace(self.prompt, role=role))
         self._check_api()
@@ -211,17 +212,23 @@ class Settings:
         return cls(**{name: value for name, value in (config | lists).items() if name in _PART_OF})
 
     def _set_reasoning_effort(self, effort: str) -> None:
-        if self.endpoint.api != "chat":
+        if self.endpoint.api not in ("auto", "chat"):
             raise InputError("reasoning_effort: is a field of the chat API, not of plain completions")
         body = {**self.endpoint.extra_body, "reasoning_effort": effort}
         object.__setattr__(self, "endpoint", replace(self.endpoint, extra_body=body))
+
+    def _settle_api(self) -> None:
+        """A method that reads text, and a field of chats, mean a chat."""
+        text = self.design.method not in (AUTO, "decisions") or "reasoning_effort" in self.endpoint.extra_body
+        if self.endpoint.api == "auto" and text:
+            object.__setattr__(self, "endpoint", replace(self.endpoint, api="chat"))
 
     def _check_api(self) -> None:
         """A decision API shows probabilities, and nothing else can be audited there."""
         decides = self.endpoint.api in DECISION_APIS
         if decides and self.auto:
             object.__setattr__(self, "design", replace(self.design, method="decisions"))
-        elif decides != (self.design.method == "decisions"):
+        elif self.endpoint.api != "auto" and decides != (self.design.method == "decisions"):
             what = (
                 "a decision API shows probabilities, which"
                 if decides

@@ -31,7 +31,8 @@ WORDING = {"template": "Number {n}", "instructions": 'Is "{n}" one of them?'}
 
 
 def settings(server: DecisionServer, form: str, **more: Any) -> Settings:
-    return Settings(model="replay", base_url=server.base_url, api=form, resamples=40, **{**WORDING, **more})
+    usual = {"model": "replay", "base_url": server.base_url, "api": form, "resamples": 40, **WORDING}
+    return Settings(**{**usual, **more})
 
 
 def serving(items: Path, **behaviour: Any) -> Any:
@@ -214,4 +215,56 @@ def test_a_method_that_asks_for_tokens_is_refused_at_a_decision_api() -> None:
     with pytest.raises(InputError, match=r"decision API shows probabilities.*method"):
         Settings(model="m", api="decisions", method="latent", template="{q}")
     with pytest.raises(InputError, match=r"name its form with api="):
-        Settings(model="m", method="decisions", template="{q}")
+        Settings(model="m", api="chat", method="decisions", template="{q}")
+
+
+# Which form an address speaks
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize(
+    ("speaks", "path", "asked"),
+    [
+        ("either", "", {"api": "decisions"}),
+        ("systemone", "", {"api": "systemone", "base_url": "/decisions"}),
+        ("systemone", "/decisions", {"api": "systemone", "base_url": "/decisions"}),
+        ("decisions", "/systemone", {"api": "decisions", "base_url": "/systemone"}),
+    ],
+)
+def test_the_form_is_found_out_and_not_guessed_from_the_path(
+    speaks: str, path: str, asked: dict[str, str], items: Path, tmp_path: Path
+) -> None:
+    """The run keeps what was found, and asks nothing when it is continued."""
+    with serving(items, speaks=speaks) as server:
+        base = f"{server.base_url}{path}"
+        result = audit(items, settings(server, "auto", base_url=base, queries=2), out=tmp_path / "run")
+        requests = server.requests
+        again = audit(items, settings(server, "auto", base_url=base, queries=2), out=tmp_path / "run")
+        kept = open_run(tmp_path / "run").settings
+    assert result.method == again.method == "decisions"
+    assert server.requests == requests <= N + 12 + 50 + 2
+    assert kept["api"] == asked["api"]
+    assert kept["base_url"] == server.base_url + asked.get("base_url", "")
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_chat_is_what_refuses_both_forms(items: Path, tmp_path: Path) -> None:
+    """Why is said in one line; nothing of decisions is tried if a chat is named."""
+    told: list[str] = []
+    with serving(items, speaks="neither", logprobs=True) as server:
+        result = audit(items, settings(server, "auto"), out=tmp_path / "run", stage=told.append)
+        tried = server.asked.copy()
+        audit(items, settings(server, "chat"), out=tmp_path / "named")
+    assert result.method == "logprobs"
+    assert [line for line in told if "(decisions at /decisions: 404; systemone at /systemone: 404)" in line]
+    assert open_run(tmp_path / "run").settings["api"] == "chat"
+    for form in FORMS:
+        assert server.asked[form] == tried[form] == 1
+
+
+def test_decisions_of_a_chat_are_refused_with_the_reasons(items: Path, tmp_path: Path) -> None:
+    with (
+        serving(items, speaks="neither") as server,
+        pytest.raises(UnfitError, match=r"does not show .*404.*audits a chat"),
+    ):
+        audit(items, settings(server, "auto", method="decisions"), out=tmp_path / "run")

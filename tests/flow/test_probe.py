@@ -451,7 +451,7 @@ def test_command(asked: str, how: dict[str, Any], code: int, verdict: str) -> No
     assert (table.exit_code, printed.exit_code) == (code, code)
     assert f"verdict   {verdict}: " in table.output
     assert "'Yes' (1) / 'No' (2)" in table.output
-    assert json.loads(printed.output)["verdict"] == verdict
+    assert json.loads(printed.stdout)["verdict"] == verdict
 
 
 def test_command_by_hand_and_by_name(asked: str) -> None:
@@ -471,7 +471,7 @@ def test_command_names_the_cure(asked: str) -> None:
     )
     assert (shown.exit_code, printed.exit_code) == (4, 4), printed.output
     assert "a model that reasons or explains needs --max-tokens 4000 or more" in shown.output
-    options = json.loads(printed.output)["options"]
+    options = json.loads(printed.stdout)["options"]
     assert options == {"max_tokens": 4000, "reasoning_effort": None, "out": None}
 
 

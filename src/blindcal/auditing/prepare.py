@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from blindcal.auditing.method_choice import (
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.design import Design
 from blindcal.endpoints import Endpoint, tokens
+from blindcal.endpoints.address import DECISION_APIS, Api
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import (
     STATED_TOKENS,
@@ -45,6 +47,7 @@ from blindcal.prices import CHARACTERS_A_TOKEN
 from blindcal.probing.decision_checks import probe_decisions
 from blindcal.probing.findings import Probe, ProbeVerdict
 from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe_endpoint
+from blindcal.probing.spoken_api import find_api
 from blindcal.records import IntArray, Item, Progress, Semantics, Targets, Token, Usage, Way
 from blindcal.results.result import Truth, read_truth
 from blindcal.settings import Settings
@@ -76,6 +79,7 @@ async def prepare(
     """Begin or continue a run; raises `UnfitError` if the probe advises against it, unless forced."""
     session = await asyncio.to_thread(_begun, session)
     _check_affords_probe(session)
+    session = await _with_api(session, governor)
     truth = await asyncio.to_thread(_read_oracle, session, oracle)
     designed = None if session.settings.auto else await asyncio.to_thread(_designed, session)
     noted = session.store.note("ready")
@@ -88,7 +92,7 @@ async def prepare(
         prepared = Prepared(targets=targets or _words(session.settings), max_shift=room)
     session.store.set_note("ready", msgspec.to_builtins(prepared))
     if designed is None:
-        session = _settled(session, prepared.method)
+        session = _settled(session, _with_method(session.settings, prepared.method))
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
         designed = await asyncio.to_thread(_designed, session)
     design, stages, planned = designed
@@ -100,7 +104,9 @@ async def prepare(
 def _begun(session: Session) -> Session:
     items, store = session.items, session.store
     known = store.note("config") or {}
-    if session.settings.auto and known.get("method") in METHODS:  # chosen, or named, when the run began
+    if session.settings.endpoint.api == "auto" and known.get("api", "auto") != "auto":  # known since it began
+        session = replace(session, settings=_with_api_of(session.settings, known["api"], known["base_url"]))
+    if session.settings.auto and known.get("method") in METHODS:  # chosen, or named
         session = replace(session, settings=_with_method(session.settings, known["method"]))
     settings = session.settings.resolved(len(items), items.words)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
@@ -108,18 +114,56 @@ def _begun(session: Session) -> Session:
     return replace(session, settings=settings)
 
 
-def _settled(session: Session, method: str) -> Session:
-    items, settings = session.items, _with_method(session.settings, method)
+async def _with_api(session: Session, governor: Governor) -> Session:
+    """Find out which API the address speaks, unless one is named or the run knows."""
+    settings, endpoint = session.settings, governor.endpoint
+    if settings.endpoint.api == "auto":
+        found = await _found_api(session.items, settings, governor)
+        session = await asyncio.to_thread(_settled, session, found)
+    if isinstance(endpoint, HttpEndpoint):
+        endpoint.turn_to(session.settings.endpoint)
+    return session
+
+
+async def _found_api(items: Items, settings: Settings, governor: Governor) -> Settings:
+    """The settings with the API that the endpoint speaks; raises `UnfitError` if a chat is none of use."""
+    endpoint, spoken, why = governor.endpoint, None, "it is not asked over HTTP"
+    if isinstance(endpoint, HttpEndpoint):
+        question = DecisionQuestion(settings.answer_words, settings.prompt.graded)
+        request = question.request(items[_sampled(items, settings)[0]].messages, 0.0, 0.0)
+        spoken, why = await find_api(endpoint, GovernedEndpoint(governor, quiet=True), request)
+        governor.run.tell(why)
+    if spoken is not None:
+        return _with_api_of(settings, spoken.api, spoken.base_url)
+    if not settings.auto or settings.endpoint.base_url.endswith(DECISION_APIS):
+        raise UnfitError(
+            f"this endpoint does not show probabilities of decisions: {why}",
+            remedy="{method} audits a chat",
+            options={"method": AUTO},
+        )
+    return settings.replace(api="chat")
+
+
+def _with_api_of(settings: Settings, api: Api, base_url: str) -> Settings:
+    if api not in DECISION_APIS:
+        return settings.replace(api=api)
+    below = base_url.startswith(settings.endpoint.base_url)  # a form at the path of the other
+    url = base_url if below else settings.endpoint.base_url
+    return _with_method(settings, "decisions", api=api, base_url=url)
+
+
+def _settled(session: Session, settings: Settings) -> Session:
+    items = session.items
     settings = settings.resolved(len(items), items.words)
     session.store.set_note("config", settings.fixed(items))
     return replace(session, settings=settings)
 
 
-def _with_method(settings: Settings, method: str) -> Settings:
+def _with_method(settings: Settings, method: str, **more: Any) -> Settings:
     queries = settings.design.queries
     if METHODS[method].way in ONCE and queries is not None:
         queries = min(queries, 1.0)
-    return settings.replace(method=method, queries=queries)
+    return settings.replace(method=method, queries=queries, **more)
 
 
 def _check_affords_probe(session: Session) -> None:
@@ -465,8 +509,11 @@ async def _probe(
     loaded = await asyncio.to_thread(open_items, items, settings.prompt)
     settings = settings.resolved(len(loaded), loaded.words)
     async with HttpEndpoint(settings.endpoint) as model:
-        run = RunContext.of(limits=limits, progress=progress, stage=stage, stop=stop)
-        return await _examine(loaded, settings, Governor(model, run))
+        governor = Governor(model, RunContext.of(limits=limits, progress=progress, stage=stage, stop=stop))
+        if settings.endpoint.api == "auto":
+            settings = await _found_api(loaded, settings, governor)
+            model.turn_to(settings.endpoint)
+        return await _examine(loaded, settings, governor)
 
 
 probe = blocking(_probe)

@@ -26,7 +26,12 @@ _OTHERS = (*rules_of(RecordFormat), "positive", "negative", "positive_ids", "neg
     "--out", type=options.FILE, required=True, help="Score file to write, a CSV; continued if it exists."
 )
 @options.field("model", help="Model to load: a folder, a Hugging Face name or a GGUF file.")
-@options.field("api", help="Prompts in the chat template of the model, or plain ones for base models.")
+@options.field(
+    "api",
+    type=click.Choice(["chat", "completions"]),
+    default="chat",
+    help="Prompts in the chat template of the model, or plain ones for base models.",
+)
 @options.fields(*_SETTINGS)
 @options.set_option(*_SETTINGS, accepted=_OTHERS)
 @click.option("--first", type=click.IntRange(1), metavar="N", help="Score only the first N items.")

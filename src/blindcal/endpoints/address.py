@@ -15,10 +15,10 @@ from blindcal.errors import InputError
 from blindcal.field_rules import Positive, check_fields
 from blindcal.text import printable
 
-Api: TypeAlias = Literal["chat", "completions", "decisions", "systemone"]
+Api: TypeAlias = Literal["auto", "chat", "completions", "decisions", "systemone"]
 DECISION_APIS: tuple[Api, ...] = ("decisions", "systemone")
 PATHS: Mapping[Api, str] = {
-    "chat": "chat/completions",
+    **dict.fromkeys(("auto", "chat"), "chat/completions"),
     "completions": "completions",
     **{api: api for api in DECISION_APIS},
 }
@@ -54,8 +54,9 @@ class Address:
     api: Annotated[
         Api,
         "API to call: chat messages, plain completions for base models, or one that answers typed questions "
-        "with probabilities, in OpenAI's form (decisions) or the other (systemone).",
-    ] = "chat"
+        "with probabilities, in OpenAI's form (decisions) or the other (systemone); auto asks one item in "
+        "each of these two forms, and else takes chat.",
+    ] = "auto"
     _: KW_ONLY
     api_version: Annotated[str | None, "API version of Azure; selects Azure's URLs."] = None
     api_key_env: Annotated[

@@ -23,7 +23,7 @@ class CompletionForm:
     """Writes the bodies of requests to one address, and reads the replies."""
 
     def __init__(self, address: Address) -> None:
-        self._address, self._chat = address, address.api == "chat"
+        self._address, self._chat = address, address.api != "completions"
         self._constant: dict[tuple[object, ...], bytes] = {}
 
     def body(self, request: Request, accepted: Accepted) -> bytes:

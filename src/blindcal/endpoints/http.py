@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from blindcal.endpoints.http_client import HttpClient, ServerResponse  # a plan does not need them
 
 FORMS: Mapping[Api, type[CompletionForm | DecisionForm]] = {
-    "chat": CompletionForm,
-    "completions": CompletionForm,
+    **dict.fromkeys(("auto", "chat", "completions"), CompletionForm),
     "decisions": OpenAIDecisions,
     "systemone": SystemOne,
 }
@@ -72,9 +71,8 @@ class HttpEndpoint:
     """A client of one model at one address; use it as an async context manager, or ``close`` it."""
 
     def __init__(self, address: Address, *, environ: Mapping[str, str] = os.environ) -> None:
-        self.address = address
-        self._root = url = address.root
-        self.url = address.completion_url
+        self.turn_to(address)
+        url = self._root
         self._key = address.key(environ)
         self._redact = secrets.Redactor(self._key)
         if self._key and url.scheme == "http" and not is_loopback(url.hostname or ""):
@@ -85,12 +83,17 @@ class HttpEndpoint:
                 stacklevel=2,
             )
         self.accepted = Accepted()
-        self._form = FORMS[address.api](address)
         self._answered: set[tuple[object, ...]] = set()  # settings of requests that got a reply
         self._client: HttpClient | None = None
 
     def __repr__(self) -> str:
         return f"HttpEndpoint({self.address.model!r} at {self._root.geturl()})"
+
+    def turn_to(self, address: Address, *, on_trial: bool = False) -> None:
+        """Use another API or other fields of the same server; nobody needs to know why one on trial fails."""
+        self.address, self._on_trial = address, on_trial
+        self._root, self.url = address.root, address.completion_url
+        self._form = FORMS[address.api](address)
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,7 +233,7 @@ class HttpEndpoint:
         """Use the list of models to explain an error that may be due to a wrong address."""
         message, address = refusals.message_in(raw), self.address
         lost = isinstance(error, FatalError) and (error.status == 404 or refusals.blames_model(message))
-        if not lost or address.api_version is not None:
+        if not lost or self._on_trial or address.api_version is not None:
             return error
         try:
             listed = await self.models()

@@ -86,7 +86,7 @@ def not_there(message: str, url: str, model: str, api: str, listed: Sequence[str
             f"the endpoint lists model {printable(model, 80)!r}, but has nothing at {url} (404){says}",
             status=404,
             remedy="try {api}",
-            options={"api": "completions" if api == "chat" else "chat"},
+            options={"api": "chat" if api == "completions" else "completions"},
         )
     return FatalError(
         f"the endpoint has no model {printable(model, 80)!r}",
