@@ -87,7 +87,8 @@ class Behaviour(replay.Behaviour):
     A random ``fault_share`` of the requests meets the ``fault`` or, if ``fault_first`` is set, exactly the
     first ones. A random share ``bias_ignored`` of the requests goes to a machine that ignores the bias.
     ``drift`` is added to all log-odds, little by little over ``drift_over`` requests. From request number
-    ``later_from`` on, the service behaves as ``later`` says.
+    ``later_from`` on, the service behaves as ``later`` says, and as ``unreasoned`` says whenever
+    ``reasoning_effort`` is none.
     """
 
     bias: Literal["honoured", "ignored", "rejected"] = "honoured"
@@ -130,6 +131,7 @@ class Behaviour(replay.Behaviour):
     fingerprint: str | None = None
     later: Behaviour | None = None
     later_from: int = 0
+    unreasoned: Behaviour | None = None
 
 
 class Server(replay.Server):
@@ -162,7 +164,11 @@ class Server(replay.Server):
         if self.behaviour.later is not None and self.requests + 1 >= self.behaviour.later_from:
             self.behaviour, self._began = self.behaviour.later, self.requests
         self._in_flight += 1
+        usual = self.behaviour
+        if usual.unreasoned is not None and json.loads(body).get("reasoning_effort") == "none":
+            self.behaviour = usual.unreasoned
         response = super()._complete(body, chat=chat)
+        self.behaviour = usual
         asyncio.get_running_loop().call_later(response.delay, self._left)
         if response.status == 429 and (wait := self.behaviour.retry_after) is not None:
             return replace(response, headers={"Retry-After": wait})

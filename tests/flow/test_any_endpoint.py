@@ -122,6 +122,35 @@ def test_an_audit_says_in_one_line_what_it_chose_and_goes_on_with_it(tmp_path: P
     assert "allowed_token_ids" in first.measures
 
 
+REASONS = replace(SENTENCES, unreasoned=Behaviour(bias="rejected", logprobs=True))
+
+
+def test_a_model_that_reasons_is_audited_as_it_is_and_what_would_be_better_is_said(tmp_path: Path) -> None:
+    """One line says the choice, what it costs, and that logprobs are shown without reasoning, as they are."""
+    told: list[str] = []
+    with served(tmp_path, REASONS) as (file, settings, server):
+        found = audit(file, settings, out=tmp_path / "run", stage=told.append)
+        asked = server.requests
+        audit(file, settings, out=tmp_path / "run")
+        assert server.requests == asked
+        other = audit(file, settings.replace(reasoning_effort="none"), out=tmp_path / "none")
+    (line,) = [one for one in told if one.startswith("chose ")]
+    assert line.startswith("chose repeated, 2 queries per item, about ")
+    assert "with --set reasoning_effort=none logprobs are shown: 1 query per item" in line
+    tokens = float(line.partition("about ")[2].partition(" output")[0].replace(",", ""))
+    assert found.spend.completion_tokens / 2 < tokens < 2 * found.spend.completion_tokens
+    assert (found.method, other.method) == ("repeated", "logprobs")
+    assert other.spend.completion_tokens < found.spend.completion_tokens / 20
+
+
+@pytest.mark.parametrize("behaviour", [SENTENCES, NEITHER], ids=["reasons always", "does not reason"])
+def test_nothing_is_promised_where_reasoning_hides_nothing(behaviour: Behaviour, tmp_path: Path) -> None:
+    with served(tmp_path, behaviour) as (file, settings, _):
+        found = probe_endpoint(file, settings)
+    assert chosen(found) == "repeated"
+    assert not found.unreasoned
+
+
 def test_several_answers_come_in_one_request(tmp_path: Path) -> None:
     """Where n acts, the prompt of repeated answers is paid for once."""
     (tmp_path / "n").mkdir()

@@ -414,7 +414,7 @@ def test_reasoning_model() -> None:
     result = probed(Behaviour(fault="reasoning"))
     assert result.verdict == "not auditable"
     assert "turn reasoning off" in result.remedy
-    assert result.remedy_options == {"extra_body": {"reasoning_effort": "none"}}
+    assert result.remedy_options == {"reasoning_effort": "none"}
     assert result.queries == 6
 
 

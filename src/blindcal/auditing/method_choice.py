@@ -28,6 +28,7 @@ METHOD_OF: dict[Way, str] = {
     "stated confidence": "verbalized",
 }
 """The best method of each way to audit, in the order of trying."""
+UNREASONED = "with --set reasoning_effort=none logprobs are shown: 1 query per item and 1 output token each"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +94,11 @@ def best_option(options: Sequence[MethodOption]) -> MethodOption | None:
     return next((option for option in options if option.trouble == ""), None)
 
 
-def choice_line(best: MethodOption, options: Sequence[MethodOption]) -> str:
-    """What was chosen, and what would be better, in one line."""
+def choice_line(
+    best: MethodOption, options: Sequence[MethodOption], cost: str = "", *, unreasoned: bool = False
+) -> str:
+    """What was chosen, what it costs, and what would be better, in one line."""
     before = options[: options.index(best)]
     better = [f"{option.way} ({option.trouble})" for option in before if option.trouble]
     would = f"; better would be {' or '.join(better)}" if better else ""
-    return f"{best.method}, {best.times}{would}"
+    return f"{best.method}, {best.times}{cost}{would}{f'; {UNREASONED}' if unreasoned else ''}"

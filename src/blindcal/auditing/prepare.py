@@ -38,7 +38,7 @@ from blindcal.endpoints.query_format import (
 )
 from blindcal.endpoints.replies import TOP_LOGPROBS
 from blindcal.endpoints.tokens import Choice
-from blindcal.errors import InputError, UnfitError
+from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make_design
@@ -46,9 +46,9 @@ from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
 from blindcal.probing.decision_checks import probe_decisions
 from blindcal.probing.findings import Probe, ProbeVerdict
-from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, ProbeQuestions, probe_endpoint
+from blindcal.probing.probe import ITEMS_WITHOUT_BIAS, TOPS, ProbeQuestions, probe_endpoint
 from blindcal.probing.spoken_api import find_api
-from blindcal.records import IntArray, Item, Progress, Semantics, Targets, Token, Usage, Way
+from blindcal.records import INVALID, IntArray, Item, Progress, Semantics, Targets, Token, Usage, Way
 from blindcal.results.result import Truth, read_truth
 from blindcal.settings import Settings
 from blindcal.text import printable
@@ -272,9 +272,20 @@ def _chosen(session: Session, examined: EndpointProbe, force: bool) -> str:
         return ASSUMED
     if best is None:
         session.store.forget("probe")
-        raise _refusal(examined.probe, AUTO, examined.reason, examined.choice.no_ids)
-    session.run.tell(f"chose {choice_line(best, examined.options)}")
+        raise _refusal(examined.probe, AUTO, examined.reason, examined.choice.no_ids, examined.unreasoned)
+    cost = _expected_cost(session, best)
+    session.run.tell(f"chose {choice_line(best, examined.options, cost, unreasoned=examined.unreasoned)}")
     return best.method
+
+
+def _expected_cost(session: Session, best: MethodOption) -> str:
+    """The output of the audit if its replies are as long as those of the probe, and the price if known."""
+    probed, prices = session.store.usage("probe"), session.run.prices
+    n = min(len(session.items), session.settings.design.sample or len(session.items))
+    times = best.queries * n / max(1, probed.queries)
+    written = times * probed.completion_tokens
+    long = f", about {float(f'{written:.2g}'):,.0f} output tokens" if written > 2 * best.queries * n else ""
+    return long if prices is None else f"{long}, about ${times * prices.cost(probed):.2g}"
 
 
 async def _examine(
@@ -302,7 +313,30 @@ async def _examine(
         tell("probing the endpoint")
         probed = await _probed(asked, sample[:PROBED], settings, choice)
     tried = tuple(replace(option, trouble=probed.ways.get(option.way)) for option in options)
-    return EndpointProbe(choice, probed, tried)
+    unreasoned = settings.auto and probed.verdict not in ("logprobs", "thresholds")
+    if unreasoned:
+        form = LogprobQuestion(choice.targets.words, _semantics(settings, METHODS["logprobs"]), TOPS[-1], 0)
+        unreasoned = await _shown_unreasoned(governor.endpoint, asked, sample[0], form)
+    return EndpointProbe(choice, probed, tried, unreasoned)
+
+
+async def _shown_unreasoned(
+    endpoint: Endpoint, asked: GovernedEndpoint, item: Item, question: LogprobQuestion
+) -> bool:
+    """Whether logprobs of an answer are shown once the model does not reason."""
+    if not isinstance(endpoint, HttpEndpoint) or "reasoning_effort" in endpoint.address.extra_body:
+        return False
+    address, accepted = endpoint.address, endpoint.accepted
+    body = {**address.extra_body, "reasoning_effort": "none"}
+    endpoint.turn_to(replace(address, extra_body=body), on_trial=True)
+    try:
+        reply = await asked.ask(question.request(item.messages, 0.0, 0.0))
+    except EndpointError:
+        return False
+    finally:
+        endpoint.turn_to(address)
+        endpoint.accepted = accepted
+    return question.parse(reply).answer != INVALID
 
 
 async def _choice(
@@ -423,7 +457,9 @@ def objection(probed: Probe, method: Method) -> str | None:
     return None
 
 
-def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> UnfitError:
+def _refusal(
+    probed: Probe, method: str, objection: str, no_ids: str = "", unreasoned: bool = False
+) -> UnfitError:
     if probed.unreadable:
         return UnfitError(
             f"this endpoint is not auditable: {objection}",
@@ -442,6 +478,9 @@ def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> Un
     elif method != AUTO and METHODS[method].way != "thresholds":
         options["method"] = AUTO
         remedies.insert(0, "{method} chooses a method that this endpoint allows")
+    if unreasoned:
+        options["reasoning_effort"] = "none"
+        remedies.insert(0, "use {reasoning_effort}, with which logprobs are shown")
     if probed.within_clamp:
         options |= probed.within_clamp
         remedies.insert(0, "run it again with {offset} and {limit}")
@@ -450,11 +489,15 @@ def _refusal(probed: Probe, method: str, objection: str, no_ids: str = "") -> Un
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EndpointProbe:
-    """What a probe found: the answer tokens, how the endpoint treats them, and the options of `auto`."""
+    """What a probe found: the answer tokens, how the endpoint treats them, and the options of `auto`.
+
+    ``unreasoned`` says whether logprobs are hidden only as long as the model reasons.
+    """
 
     choice: Choice
     probe: Probe
     options: tuple[MethodOption, ...] = ()
+    unreasoned: bool = False
 
     @property
     def verdict(self) -> ProbeVerdict:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from blindcal.auditing.method_choice import MethodOption, best_option
+from blindcal.auditing.method_choice import UNREASONED, MethodOption, best_option
 from blindcal.auditing.prepare import EndpointProbe, probe
 from blindcal.cli import options
 from blindcal.cli.console import (
@@ -112,10 +112,10 @@ def _advice(endpoint: EndpointProbe) -> str:
         return printable(error_text(UnfitError(result.remedy, options=result.remedy_options)), 400)
     if within := result.within_clamp:
         return f"try again with {' and '.join(command_line_option(*option) for option in within.items())}"
-    best = best_option(endpoint.options)
+    best, unreasoned = best_option(endpoint.options), f"; {UNREASONED}" if endpoint.unreasoned else ""
     if best is None:
-        return "do not audit this endpoint as it is"
-    return f"audit it with --method {best.method}, which 'blindcal audit' chooses by itself"
+        return f"do not audit this endpoint as it is{unreasoned}"
+    return f"audit it with --method {best.method}, which 'blindcal audit' chooses by itself{unreasoned}"
 
 
 def _token_names(targets: Targets) -> str:

@@ -195,8 +195,8 @@ def _check_no_reasoning(choice: CompletionChoice, message: ChatMessage, usage: A
     if reasoned or (message.content is None and choice.finish_reason == "length"):
         raise ReplyError(
             "the model returned reasoning and no answer",
-            remedy="turn reasoning off, for example with {extra_body}, or audit a model that does not reason",
-            options={"extra_body": {"reasoning_effort": "none"}},
+            remedy="turn reasoning off with {reasoning_effort}, or audit a model that does not reason",
+            options={"reasoning_effort": "none"},
         )
 
 
