@@ -136,7 +136,7 @@ def test_a_model_that_reasons_is_audited_as_it_is_and_what_would_be_better_is_sa
         other = audit(file, settings.replace(reasoning_effort="none"), out=tmp_path / "none")
     (line,) = [one for one in told if one.startswith("chose ")]
     assert line.startswith("chose repeated, 2 queries per item, about ")
-    assert "with --set reasoning_effort=none logprobs are shown: 1 query per item" in line
+    assert "with reasoning_effort='none' logprobs are shown: 1 query per item" in line
     tokens = float(line.partition("about ")[2].partition(" output")[0].replace(",", ""))
     assert found.spend.completion_tokens / 2 < tokens < 2 * found.spend.completion_tokens
     assert (found.method, other.method) == ("repeated", "logprobs")

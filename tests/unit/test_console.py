@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
+from blindcal.auditing.method_choice import UNREASONED
 from blindcal.cli import COMMANDS, app
-from blindcal.cli.console import command_line_option
+from blindcal.cli.console import command_line_option, with_flags
 from blindcal.cli.result_summary import print_result
 from blindcal.endpoints.address import Address
 from blindcal.errors import InputError
@@ -23,6 +24,12 @@ from commanding import blindcal
 from paths import ROOT
 from results import around, part
 from results import result as made_up
+
+
+def test_settings_in_a_stage_are_options_of_the_command_line() -> None:
+    assert with_flags(f"chose repeated; {UNREASONED}").startswith(
+        "chose repeated; with --set reasoning_effort=none logprobs are shown"
+    )
 
 
 def flags_of(command: str) -> set[str]:

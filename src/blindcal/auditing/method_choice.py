@@ -28,7 +28,7 @@ METHOD_OF: dict[Way, str] = {
     "stated confidence": "verbalized",
 }
 """The best method of each way to audit, in the order of trying."""
-UNREASONED = "with --set reasoning_effort=none logprobs are shown: 1 query per item and 1 output token each"
+UNREASONED = "with reasoning_effort='none' logprobs are shown: 1 query per item and 1 output token each"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -78,7 +79,13 @@ def print_stopped(why: str | None, *, err: bool = False) -> None:
 
 
 def print_stage(stage: str) -> None:
-    click.echo(f"{stage} ...", err=True)
+    click.echo(f"{with_flags(stage)} ...", err=True)
+
+
+def with_flags(text: str) -> str:
+    """A text with the reasoning effort, as Python sets it, in the form of the command line."""
+    effort = re.compile(r"\b(reasoning_effort)='(\w+)'")
+    return effort.sub(lambda match: command_line_option(*match.groups()), text)
 
 
 def print_warning(text: str) -> None:

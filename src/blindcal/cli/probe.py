@@ -18,6 +18,7 @@ from blindcal.cli.console import (
     print_field,
     print_stage,
     print_table,
+    with_flags,
 )
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
@@ -112,7 +113,10 @@ def _advice(endpoint: EndpointProbe) -> str:
         return printable(error_text(UnfitError(result.remedy, options=result.remedy_options)), 400)
     if within := result.within_clamp:
         return f"try again with {' and '.join(command_line_option(*option) for option in within.items())}"
-    best, unreasoned = best_option(endpoint.options), f"; {UNREASONED}" if endpoint.unreasoned else ""
+    best, unreasoned = (
+        best_option(endpoint.options),
+        f"; {with_flags(UNREASONED)}" if endpoint.unreasoned else "",
+    )
     if best is None:
         return f"do not audit this endpoint as it is{unreasoned}"
     return f"audit it with --method {best.method}, which 'blindcal audit' chooses by itself{unreasoned}"
