@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from blindcal.endpoints import together
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import probe_endpoint
 from blindcal.probing.response_curve import Observation, Query, fit
@@ -101,3 +102,23 @@ def test_fit_recovers_jitter(width: float) -> None:
     assert fitted.shifts["a"] == pytest.approx(1.0, abs=0.2 * width)
     assert fitted.jitter == pytest.approx(width, rel=0.2)
     assert fitted.most > width * 0.9
+
+
+def test_an_error_leaves_no_query_under_way() -> None:
+    """The first error is raised once the other queries have ended, so that none fails unseen afterwards."""
+    ended: list[int] = []
+
+    async def query(number: int) -> int:
+        for _ in range(number):
+            await asyncio.sleep(0)
+        ended.append(number)
+        if number:
+            raise ValueError(number)
+        return number
+
+    async def ask() -> None:
+        await together(*map(query, (2, 0, 4)))
+
+    with pytest.raises(ValueError, match="2"):
+        asyncio.run(ask())
+    assert sorted(ended) == [0, 2, 4]

@@ -8,13 +8,13 @@ its truncation and the scale of the bias act.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
+from blindcal.endpoints import together
 from blindcal.errors import FatalError
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.draw_checks import DrawChecks
@@ -127,7 +127,7 @@ class BiasChecks:
         return await self._diagnose(unreliable=forced.most_moved)
 
     async def _force_both(self, up: Biases, down: Biases) -> Forced:
-        ups, downs = await asyncio.gather(self._forced(up, POSITIVE), self._forced(down, NEGATIVE))
+        ups, downs = await together(self._forced(up, POSITIVE), self._forced(down, NEGATIVE))
         answers = list(zip(ups, downs, strict=True))
         moved = [item for item, pair in zip(self.items, answers, strict=True) if pair == (POSITIVE, NEGATIVE)]
         unmoved = sum(pair in ((POSITIVE, POSITIVE), (NEGATIVE, NEGATIVE)) for pair in answers)
@@ -135,13 +135,11 @@ class BiasChecks:
 
     async def _forced(self, biases: Biases, expected: int) -> list[int]:
         """A few wrong answers may be strays, so they are asked again."""
-        answers = await asyncio.gather(*(self.client.biased_by(item, *biases) for item in self.items))
+        answers = await together(*(self.client.biased_by(item, *biases) for item in self.items))
         wrong = [k for k, answer in enumerate(answers) if answer not in (expected, INVALID)]
         if len(wrong) <= max(1, len(self.items) // 3):
             for k in wrong:
-                again = await asyncio.gather(
-                    *(self.client.biased_by(self.items[k], *biases) for _ in range(4))
-                )
+                again = await together(*(self.client.biased_by(self.items[k], *biases) for _ in range(4)))
                 if again.count(expected) >= 3:
                     answers[k] = expected
                     self.strays += 1
@@ -151,9 +149,7 @@ class BiasChecks:
     async def _diagnose(self, *, unreliable: bool) -> str:
         """Find out why the bias does not act as it should, by raising or lowering one side alone."""
         question, most = "logit_bias acts", self.limit
-        raised, again = await asyncio.gather(
-            *(self._force_both((most, None), (None, most)) for _ in range(2))
-        )
+        raised, again = await together(*(self._force_both((most, None), (None, most)) for _ in range(2)))
         if raised.most_moved and not raised.reversed and raised.moved == again.moved:
             self.clamp = await self._strength(raised.moved[0], None)
             unreliable = self.clamp is not None and self.clamp > self.offset + IRRESISTIBLE
@@ -200,7 +196,7 @@ class BiasChecks:
 
     async def _measure(self) -> str:
         items = self.items[:2]
-        if None in await asyncio.gather(*map(self._flip, items)):
+        if None in await together(*map(self._flip, items)):
             answer = "no flip could be found: the answers are neither target"
             return self.find("one flip", "bad", answer, "answers do not follow the shift")
         await self._repeat(items)
@@ -238,7 +234,7 @@ class BiasChecks:
         steps = [(items[0], step) for step in FAR] + [
             (item, step) for item in items for step in (*LADDER, *FAR)
         ]
-        await asyncio.gather(*(self._near(*step) for step in steps))
+        await together(*(self._near(*step) for step in steps))
         crowd = fit(seen[count:], {**self.flips.shifts, **alone.shifts})
         self.jitter, self.crowd_jitter = alone.jitter, crowd.jitter
         self.flips = fit(seen)
@@ -275,12 +271,12 @@ class BiasChecks:
         strays = [stray for stray in seen if flips.astray(stray)]
         for stray in strays[:3]:
             item, shift = by_id[stray.query.item], stray.query.shift
-            again = await asyncio.gather(*(self.client.at(item, shift, self.offset) for _ in range(2)))
+            again = await together(*(self.client.at(item, shift, self.offset) for _ in range(2)))
             if again == [stray.answer] * 2:
                 answer = f"no: the answer turns back at shift {shift:+.1f}"
                 return self.find("one flip", "bad", answer, "the answer is not monotone in the shift")
         if strays or self.strays:  # ask more, to see how common they are
-            await asyncio.gather(*(self._near(item, step) for item in items for step in FAR * 4))
+            await together(*(self._near(item, step) for item in items for step in FAR * 4))
         places = ", ".join(f"{shift:+.2f}" for shift in flips.shifts.values())
         self.find("one flip", "good", f"yes: at shift {places}")
         far = [answered for answered in seen if flips.far(answered.query)]
@@ -304,7 +300,7 @@ class BiasChecks:
             less = math.floor((1 - share) * self.offset)  # whole, as the bias may be rounded
             lower = self.offset - less
             shifts = self.flips.shifts
-            stays = await asyncio.gather(
+            stays = await together(
                 *(self._holds(item, shifts[item.id], margin, lower, counted=False) for item in items)
             )
             if set(stays) == {None}:
@@ -323,7 +319,7 @@ class BiasChecks:
             highest_offset = self.limit - max(0, math.ceil(shift + margin))
             return bool(await self._holds(item, shift, margin, highest_offset))
 
-        held = await asyncio.gather(*(holds(*place) for place in places))
+        held = await together(*(holds(*place) for place in places))
         for (item, shift), whole in zip(places, held, strict=True):
             if not whole:
                 strength = await self._strength(item, shift)
@@ -344,7 +340,7 @@ class BiasChecks:
         question, lower = "fractions honoured", self.offset - 0.5
         shifts = self.flips.shifts
         tried = (self._holds(item, shifts[item.id], NARROW, lower) for item in items)
-        holds = [bool(each) for each in await asyncio.gather(*tried)]
+        holds = [bool(each) for each in await together(*tried)]
         if all(holds):
             return self.find(question, "good", f"yes: flips agree to {NARROW:g} at three values of C")
 
@@ -353,7 +349,7 @@ class BiasChecks:
             return flip is not None and bool(await self._holds(item, flip, NARROW, lower))
 
         # more items distinguish rounding from jitter
-        holds += await asyncio.gather(*map(flip_holds, self.items[len(items) :]))
+        holds += await together(*map(flip_holds, self.items[len(items) :]))
         if sum(holds) > len(holds) / _MOST_FLIPS_LOST:
             return self.find(question, "unknown", "jitter hides it")
         trouble = "logit_bias is rounded, so thresholds fall where they were not put"
@@ -376,7 +372,7 @@ class BiasChecks:
         self, item: Item, flip: float, margin: float, offset: float, *, counted: bool = True
     ) -> bool | None:
         ask = self.client.at if counted else self.client.once
-        pair = await asyncio.gather(*(ask(item, flip + step, offset) for step in (-margin, margin)))
+        pair = await together(*(ask(item, flip + step, offset) for step in (-margin, margin)))
         return None if INVALID in pair else pair == [NEGATIVE, POSITIVE]
 
     def _compare_with_logprobs(self, item: Item, flip: float, margin: float) -> str:

@@ -8,7 +8,6 @@ follow these predictions, and the curve ``exp(-exp(-(s + b)))``.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -16,6 +15,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from scipy.special import logsumexp
 
+from blindcal.endpoints import together
 from blindcal.errors import FatalError
 from blindcal.probing.bias_checks import IRRESISTIBLE, BiasChecks
 from blindcal.probing.client import ProbeClient
@@ -87,7 +87,7 @@ class ChoiceChecks:
     async def _force_each(self) -> str:
         queries = list(self._to_force())
         try:
-            answers = await asyncio.gather(*(self._raised(*query) for query in queries))
+            answers = await together(*(self._raised(*query) for query in queries))
             doubtful = [k for k, answer in enumerate(answers) if answer != queries[k][1]]
             wrong = [queries[k] for k in doubtful if await self._raised(*queries[k]) != queries[k][1]]
         except FatalError as error:
@@ -143,7 +143,7 @@ class ChoiceChecks:
             return self.find(_GUMBEL, "bad", answer, "answers do not follow biases on all of them")
         margin = WIDTH + self.bias.flips.margin
         queries = self._queries(item, logits, margin)
-        answers = await asyncio.gather(*(self.among(item, query.biases) for query in queries))
+        answers = await together(*(self.among(item, query.biases) for query in queries))
         answered = list(zip(queries, answers, strict=True))
         clear = [(query, answer) for query, answer in answered if query.clear and answer != INVALID]
         doubtful = [(query, answer) for query, answer in clear if answer != query.predicted]

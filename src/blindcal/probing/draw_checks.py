@@ -7,7 +7,6 @@ setting must differ between requests (METHOD 9): otherwise it is greedy, or a ca
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 from collections import Counter
@@ -17,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import betaln
 
+from blindcal.endpoints import together
 from blindcal.endpoints.query_format import CONSTRAINTS, ConstraintName, FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, ReplyError
 from blindcal.probing.client import ProbeClient
@@ -143,7 +143,7 @@ class DrawChecks:
         asked = "repeated answers differ"
         seen: dict[str, list[int]] = {item.id: [] for item in self.items}
         for _ in range(2):
-            await asyncio.gather(*(self._repeat(item, seen[item.id]) for item in self.items))
+            await together(*(self._repeat(item, seen[item.id]) for item in self.items))
             drawn = [answer for answers in seen.values() for answer in answers]
             if drawn.count(INVALID) > len(drawn) / 2:
                 return self._illegible(asked)
@@ -192,7 +192,7 @@ class DrawChecks:
         return self.find("answers at all", "bad", error.message, error.message)
 
     async def _repeat(self, item: Item, seen: list[int]) -> None:
-        seen += await asyncio.gather(*(self._draw(item, None) for _ in range(REPEATS)))
+        seen += await together(*(self._draw(item, None) for _ in range(REPEATS)))
 
     async def _draw(self, item: Item, temperature: float | None) -> int:
         return await self.client.answer(self._request(item, temperature), self.question)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.endpoints import Endpoint
+from blindcal.endpoints import Endpoint, together
 from blindcal.endpoints.query_format import (
     CONSTRAINTS,
     ConstraintName,
@@ -197,7 +197,7 @@ class _Probing:
         items = self.bias.items[:STATED]
         try:
             requests = (self._cold_request(form, item) for item in items)
-            answers = await asyncio.gather(*(self.client.answer(request, form) for request in requests))
+            answers = await together(*(self.client.answer(request, form) for request in requests))
         except FatalError as error:
             return self.find(question, "bad", f"no: {error}", trouble)
         if answers.count(INVALID) * 2 >= len(answers):
@@ -289,7 +289,7 @@ class _Probing:
             try:
                 first, *others = self.bias.items
                 if (reply := await self._shown(first)) is not None:
-                    replies = [reply, *await asyncio.gather(*map(self._shown, others))]
+                    replies = [reply, *await together(*map(self._shown, others))]
                     pairs = zip(self.bias.items, replies, strict=True)
                     shown = {item.id: reply for item, reply in pairs if reply is not None}
                 break

@@ -18,7 +18,6 @@ If no bias acts, flips are unknown and shifts zero, but temperatures still revea
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -27,6 +26,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import expit, logsumexp, ndtr
 
+from blindcal.endpoints import together
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray
 
 Cause: TypeAlias = Literal["honoured", "scaled", "ignored", "fixed", "cut", "repeated"]
@@ -325,7 +325,7 @@ async def ask_until_settled(
 
 async def ask_all(queries: Sequence[Query], ask: Callable[[Query], Awaitable[int]]) -> list[Observation]:
     """The answers to queries sent concurrently, without the invalid ones."""
-    answers = await asyncio.gather(*(ask(query) for query in queries))
+    answers = await together(*(ask(query) for query in queries))
     return [
         Observation(query, answer)
         for query, answer in zip(queries, answers, strict=True)
