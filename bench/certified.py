@@ -1,6 +1,6 @@
 """How often a certified threshold breaks its promise, how often there is one, and what it keeps.
 
-    python bench/certified.py [--repeats 1000] [--growing 1000]
+    python bench/certified.py [--repeats 1000] [--growing 1000] [--shown 1]
 
 Repeat r draws 2,000 items from a population with known truth (seed r), audits them with one query per item,
 and certifies a precision at 95% confidence; the endpoint is simulated. A violation is a certified rule whose
@@ -10,6 +10,9 @@ candidate passed.
 In the growth attack, the audit of a rule just short of its goal grows in steps of 500 items, and is certified
 after each step. Growing repeat r draws 6,000 items (seed r); its audit and the order of the items stay the
 same. Once a certificate is made, it is broken, and no further one is asked for.
+
+With --shown 1, the endpoint shows its probabilities: the same items, which are decided at every threshold, so
+that nothing is asked.
 
 2,000 items are what people have: BoolQ has 3,270. Of these, 1,500 certify. With ten times as many, every
 population is certified in nearly every repeat, and the rows differ by recall alone.
@@ -181,12 +184,22 @@ class RuleOutcome:
     decided: float = 0.0
 
 
+def audited(labels: IntArray, p: FloatArray, seed: int, *, shown: bool) -> AnswerTable:
+    """The answers of an audit: threshold answers, or the probabilities themselves."""
+    if not shown:
+        return ask(make_design("latent", labels, seed=seed), p, seed=seed)
+    items, none, log_odds = np.arange(p.size), np.zeros(p.size), np.clip(logit(p), -FAR, FAR)
+    return AnswerTable(
+        items, none, none, (p >= 0.5).astype(np.int64), bounds=np.column_stack([log_odds, log_odds])
+    )
+
+
 def certification(
     row: GoalRow, labels: IntArray, p: FloatArray, answered: AnswerTable, seed: int, attempt: int = 1
 ) -> tuple[tuple[SideState, ...], int]:
     """The states in which the sides of a rule end, and the number of queries that this took."""
     choosing, certifying = split_items(np.unique(answered.items), None, seed, CHOOSING)
-    mine = answered.of(choosing)
+    mine, shown = answered.of(choosing), answered.bounds is not None
     patterns = count_patterns(labels[choosing], replace(mine, items=np.searchsorted(choosing, mine.items)))
     sides = choose_candidates(
         working_table(patterns),
@@ -194,9 +207,9 @@ def certification(
         certifying.size,
         row.wanted,
         level_of_attempt(LEVEL, attempt),
-        answered.shifts,
+        -answered.bounds_or_nan[:, 0] if shown else answered.shifts,
     )
-    design = CertifyDesign(labels=labels, items=certifying, sides=sides, before=answered)
+    design = CertifyDesign(labels=labels, items=certifying, sides=sides, before=answered, shown=shown)
 
     def answer(asked: Round, _: int) -> IntArray:
         return (p[asked.items] >= expit(-asked.shifts)).astype(np.int64)
@@ -205,12 +218,12 @@ def certification(
     return design.states(own, "all"), len(own)
 
 
-def grown(job: tuple[int, int, Path]) -> int:
+def grown(job: tuple[int, int, Path, bool]) -> int:
     """The attempt at which a growing audit of a rule just short of its goal is certified; 0 if at none."""
-    place, seed, data = job
+    place, seed, data, shown = job
     row = ROWS[place]
     labels, p = row.sample(data, np.random.default_rng([seed, place, 15]), GROWN[-1])
-    answered = ask(make_design("latent", labels, seed=seed), p, seed=seed)
+    answered = audited(labels, p, seed, shown=shown)
     for attempt, items in enumerate(GROWN, 1):
         states, _ = certification(row, labels, p, answered.of(np.arange(items)), seed, attempt)
         if all(state.certified is not None for state in states):
@@ -218,12 +231,12 @@ def grown(job: tuple[int, int, Path]) -> int:
     return 0
 
 
-def certified(job: tuple[int, int, Path]) -> RuleOutcome:
+def certified(job: tuple[int, int, Path, bool]) -> RuleOutcome:
     """One simulated certification."""
-    place, seed, data = job
+    place, seed, data, shown = job
     row = ROWS[place]
     labels, p = row.sample(data, np.random.default_rng([seed, place, 14]))
-    answered = ask(make_design("latent", labels, seed=seed), p, seed=seed)
+    answered = audited(labels, p, seed, shown=shown)
     states, queries = certification(row, labels, p, answered, seed)
     if any(state.certified is None for state in states):
         return RuleOutcome(queries)
@@ -262,10 +275,10 @@ def cells(place: int, data: Path, outcomes: list[RuleOutcome]) -> list[Cell]:
 
 
 def main() -> None:
-    """Run the study, and record its table."""
-    arguments = options(__doc__, repeats=1000, growing=1000)
-    places = range(len(ROWS))
-    jobs = [(place, seed, arguments.data) for place in places for seed in range(arguments.repeats)]
+    """Run the study, and record its tables."""
+    arguments = options(__doc__, repeats=1000, growing=1000, shown=0)
+    places, shown = range(len(ROWS)), bool(arguments.shown)
+    jobs = [(place, seed, arguments.data, shown) for place in places for seed in range(arguments.repeats)]
     each = run_all(certified, jobs, arguments, chunk=20)
     many = arguments.repeats
     rows = [cells(place, arguments.data, each[place * many : (place + 1) * many]) for place in places]
@@ -275,14 +288,14 @@ def main() -> None:
         "mean new queries {:,.0f} | decided by two thresholds {:.3f}"
     )
     short = next(place for place in places if "just short" in ROWS[place].name)
-    jobs = [(short, seed, arguments.data) for seed in range(arguments.growing)]
+    jobs = [(short, seed, arguments.data, shown) for seed in range(arguments.growing)]
     attempts = np.array(run_all(grown, jobs, arguments, chunk=20))
     growth = []
     for last in (1, 2, 3, 5, len(GROWN)):
         broken = (attempts > 0) & (attempts <= last)
         growth.append([last, GROWN[last - 1], [int(broken.sum()), 100 * float(broken.mean())]])
     record(
-        "certified",
+        "certified_shown" if shown else "certified",
         {
             "populations": table(columns, rows),
             "growth": table("attempts {} | items {:,} | certified, and so broken {} ({:.1f}%)", growth),

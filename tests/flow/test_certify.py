@@ -297,7 +297,7 @@ def test_runs_that_cannot_be_certified_say_why(audit_folder: Path, change: Any, 
 
 def test_runs_of_other_kinds_are_refused(run: Path, finished_runs: FinishedRuns) -> None:
     """Several answers, no logit_bias, and prompts that were not kept: nothing is asked."""
-    for name, why in (("choices", "more than two answers"), ("logprobs", "sends no logit_bias")):
+    for name, why in (("choices", "more than two answers"), ("repeated", "sends no logit_bias")):
         with pytest.raises(NotIdentifiedError, match=why):
             certify(finished_runs.original(name).folder, 0.9)
     with sqlite3.connect(run / RUN_FILE) as db:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,22 @@ import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
+from blindcal.certifying.certify import certify
+from blindcal.certifying.decide import decide
+from blindcal.certifying.design import CertifyGoal, plan_certification
 from blindcal.certifying.shown_probability import shown_probability
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import DecisionQuestion
+from blindcal.errors import InputError, NotCertifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Message
+from blindcal.results.certificate import Certificate
+from blindcal.results.run import open_run
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
+from certified_runs import at, read_lines, ruled, without_labels
 from commanding import blindcal
 from deciding import model, write_items
 from decision_server import Deciding, DecisionServer
@@ -111,3 +120,109 @@ def test_of_several_answers_the_likeliest_counts(form: str, graded: bool) -> Non
     found: dict[str, Any] = {"reply": {"answers": [answer] if form == "decisions" else {"answer": answer}}}
     exec(shown_probability(question, form).python, found)
     assert found["probabilities"] == pytest.approx(dict(zip(words, p, strict=True)))
+
+
+# Certificates and decisions
+
+
+@pytest.fixture
+def own(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to certify."""
+    shutil.copytree(run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_readings_of_the_audit_certify_without_a_query(own: Path, server: DecisionServer) -> None:
+    """Every certifying item is decided by what the audit read, and attempts are counted as ever."""
+    asked = server.answered
+    wish = ("certify", own, "--precision", 0.9, "--negative-precision", 0.8)
+    assert "queries    0 for the first threshold, at most 0" in blindcal(*wish, "--dry-run").stdout
+    assert blindcal(*wish).exit_code == 0
+    made = Certificate.load(own / "certificate.json")
+    assert (server.answered, made.queries, made.reused) == (asked, 0, made.items)
+    mine = np.array(plan_certification(open_run(own), CertifyGoal(0.9, 0.8)).items)
+    for side, label in ((made.accept, 1), (made.reject, 0)):
+        assert side is not None
+        here = (P[mine] >= side.threshold) == (label == 1)
+        assert (side.decided, side.right) == (here.sum(), (LABELS[mine][here] == label).sum())
+        assert side.items == mine.size
+    assert certify(own, 0.9, negative_precision=0.8) == made
+    assert (made.attempt, certify(own, 0.85).attempt) == (1, 2)
+    assert made.request.probability is not None
+    assert "logit_bias" not in made.request.accept
+    assert made.request.reject == made.request.accept
+    with pytest.raises(NotCertifiedError, match="lower"):
+        certify(own, 0.999)
+
+
+@pytest.fixture
+def rule(own: Path) -> Certificate:
+    return certify(own, 0.9, negative_precision=0.8)
+
+
+def test_one_request_decides_by_both_thresholds(
+    rule: Certificate, items: Path, server: DecisionServer, tmp_path: Path
+) -> None:
+    """Each item is asked as in the audit, and the probability in the reply is written beside its decision."""
+    asked = server.answered
+    result = decide(rule, without_labels(items, tmp_path / "new.jsonl"), out=tmp_path / "out")
+    assert [decision.decision for decision in result] == ruled(P, rule)
+    assert [decision.probability for decision in result] == pytest.approx(P, abs=1e-4)
+    assert not result.doubts
+    assert min(result.accepted, result.rejected, result.abstained) > 0
+    assert server.answered - asked == N + result.spend.control_queries
+    assert result.spend.probe_queries == 0
+    assert result.accept == rule.accept
+
+
+def test_a_certificate_of_another_reading_is_refused(rule: Certificate, tmp_path: Path) -> None:
+    """One body serves both thresholds, and biases nothing."""
+    for accept in ({}, {**rule.request.accept, "logit_bias": {}}):
+        edited = replace(rule, request=replace(rule.request, accept=accept))
+        edited.save(tmp_path / "edited.json")
+        with pytest.raises(InputError, match="contradicts itself"):
+            Certificate.load(tmp_path / "edited.json")
+
+
+FORM = "decisions"
+
+
+@pytest.fixture(scope="module")
+def moving(items: Path, tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate of an endpoint whose probabilities move by .02, and which refuses some questions."""
+    out = tmp_path_factory.mktemp("moving") / "run"
+    behaviour = {"moves": 0.02, "refusable": tuple(np.flatnonzero(LABELS)), "refused": 0.1}
+    with serving(items, FORM, **behaviour) as server:
+        return certify(audited(items, server, FORM, out), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "why"),
+    [
+        ({"moves": 0.02}, None),
+        ({"moves": 0.02, "refusable": tuple(range(N)), "refused": 0.1}, None),
+        ({"moves": 0.1}, "the probability of the same question moves by up to 0."),
+        ({"moves": 0.02, "swapped_from": N // 2}, "the answers changed during the run"),
+    ],
+)
+def test_nothing_is_promised_if_probabilities_move_more_than_in_the_audit(
+    moving: Certificate, behaviour: dict[str, Any], why: str | None, items: Path, tmp_path: Path
+) -> None:
+    """As far as in the audit they may move, and refused questions are left undecided."""
+    with serving(items, FORM, **behaviour) as server:
+        at(moving, server.base_url).save(tmp_path / "rule.json")
+        done = blindcal("decide", tmp_path / "rule.json", items, "--out", tmp_path / "out")
+    assert done.exit_code == (0 if why is None else 5), done.output
+    assert why is None or why in " ".join(done.output.split())
+    lines = read_lines(tmp_path / "out")
+    refused = [line for line in lines if line["reason"] == "no probability"]
+    assert bool(refused) == ("refused" in behaviour)
+    assert all(line["decision"] == "abstain" for line in refused)
+
+
+def test_another_model_decides_nothing(moving: Certificate, items: Path, tmp_path: Path) -> None:
+    with serving(items, FORM, named="another-model") as server:
+        at(moving, server.base_url).save(tmp_path / "rule.json")
+        done = blindcal("decide", tmp_path / "rule.json", items, "--out", tmp_path / "out")
+    assert done.exit_code == 4
+    assert "replies come from another-model" in " ".join(done.output.split())

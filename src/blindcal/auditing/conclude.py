@@ -227,11 +227,15 @@ def _moved(controls: list[ControlAnswer], queries: int) -> int:
     return anchors_moved(*np.array([row for row in rows if row[2] != INVALID]).reshape(-1, 3).T)
 
 
-def _spread(controls: list[ControlAnswer], odds: FloatArray) -> Spread | None:
+def _moves(controls: list[ControlAnswer], odds: FloatArray) -> FloatArray:
     """How far the probabilities of questions that were asked twice differ."""
     twice = [(one.log_odds, odds[one.control.again]) for one in controls if one.control.again >= 0]
     shown = expit(np.array([pair for pair in twice if pair[0] is not None], np.float64).reshape(-1, 2))
-    moves = np.abs(np.diff(shown[~np.isnan(shown).any(axis=1)])).reshape(-1)
+    return np.abs(np.diff(shown[~np.isnan(shown).any(axis=1)])).reshape(-1)
+
+
+def _spread(controls: list[ControlAnswer], odds: FloatArray) -> Spread | None:
+    moves = _moves(controls, odds)
     if not moves.size:
         return None
     return Spread(pairs=moves.size, deviation=float(np.sqrt((moves**2).mean() / 2)), most=float(moves.max()))
@@ -244,12 +248,18 @@ def observed_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ..
     return _control_counts(stored_controls(store), rounds, answers)[0], _served(store, _places(rounds, 1))
 
 
+def observed_moves(store: Store) -> FloatArray:
+    """How far the probabilities differ of the questions that a run has asked twice so far."""
+    odds = store.log_odds(sum(map(len, store.rounds())))
+    return np.empty(0) if odds is None else _moves(stored_controls(store), odds)
+
+
 def observed_change(store: Store) -> int | None:
     """After how many queries the answers about unlabelled items changed; ``None`` if they did not."""
     rounds = store.rounds()
     answers = store.answers(0, sum(map(len, rounds)))
     unlabelled = np.zeros(1 + max((int(asked.items.max()) for asked in rounds), default=0), np.int64)
-    drift = drift_test(*_in_order(unlabelled, rounds, answers, 1))
+    drift = drift_test(*_in_order(unlabelled, rounds, answers, 1, store.log_odds(answers.size)))
     return None if drift is None or drift.pvalue >= DRIFT_LEVEL else drift.at
 
 

@@ -2,7 +2,8 @@
 
 Some of the run's items choose candidate thresholds. The others certify: they are asked at the candidates
 themselves. These queries go to a folder inside the run folder, and an interrupted certification resumes
-without asking anything twice.
+without asking anything twice. Where the run read probabilities that the endpoint shows, these decide each
+item at every threshold, and nothing is asked.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from blindcal.estimate.certification import (
     level_of_attempt,
 )
 from blindcal.estimate.noise import ControlCounts
+from blindcal.records import AnswerTable, Usage
 from blindcal.results.certificate import (
     CERTIFICATE_FILE,
     PREFIX,
@@ -80,7 +82,7 @@ async def certify_async(
     Parameters
     ----------
     run : Run or path
-        A finished audit that used ``logit_bias``. Its endpoint is asked.
+        A finished audit that used ``logit_bias``, whose endpoint is asked, or that read shown probabilities.
     precision : float
         Required share of right decisions among the positive ones.
     negative_precision : float, optional
@@ -111,14 +113,19 @@ async def certify_async(
     check_certifiable(finished)
     asked = AskedSettings.of_run(finished, **context.address)
     folder, address = finished.folder / _name(finished, goal), asked.settings.endpoint
+    path = Path(out or finished.folder / CERTIFICATE_FILE)
+
+    def begin(store: Store) -> _Certification:
+        plan = _begin(store, finished, goal, asked, context.tell)
+        return _Certification(store=store, run=finished, goal=goal, asked=asked, plan=plan, tell=context.tell)
+
     try:
+        if finished.shown:
+            with Store.open(folder / RUN_FILE) as store:
+                return begin(store).conclude(RunOutcome(AnswerTable.empty(), Usage()), expires, path)
         async with opened_run(folder, address, context, Store, asked.accepted) as (store, governor):
-            plan = await asyncio.to_thread(_begin, store, finished, goal, asked, context.tell)
-            certification = _Certification(
-                store=store, run=finished, goal=goal, asked=asked, plan=plan, tell=context.tell
-            )
-            outcome = await certification.ask(governor)
-            return certification.conclude(outcome, expires, Path(out or finished.folder / CERTIFICATE_FILE))
+            certification = await asyncio.to_thread(begin, store)
+            return certification.conclude(await certification.ask(governor), expires, path)
     except NotCertifiedError as error:
         if error.stopped or (higher := _certified_for_more(finished, goal)) is None:
             raise
@@ -177,13 +184,13 @@ def _certified_for_more(run: Run, goal: CertifyGoal) -> CertifyGoal | None:
 def _begin(
     store: Store, run: Run, goal: CertifyGoal, asked: AskedSettings, tell: Callable[[str], None]
 ) -> CertifyPlan:
-    if asked.items is None:
+    if asked.items is None and not run.shown:
         raise NotIdentifiedError(
             f"{run.folder}: the run keeps only hashes of its prompts, and certifying has to ask them again",
             remedy="audit with {keep_prompts} left out",
             options={"keep_prompts": True},
         )
-    store.begin(_config(run, goal), asked.items, keep_prompts=False)
+    store.begin(_config(run, goal), asked.items or (), keep_prompts=False)
     if (noted := store.note("plan")) is None:
         tell("choosing the thresholds to test")
         with Store.open(run.folder / RUN_FILE) as audit:
@@ -292,8 +299,10 @@ class _Certification:
                 reject=second[0].body if second else None,
                 positive=request.tokens[0],
                 negative=request.tokens[1],
+                probability=None if request.shown is None else request.shown.words,
             ),
             settings=self.asked.noted,
+            spread=None if run.result.steadiness is None else run.result.steadiness.spread,
         )
         certificate.save(path)
         return certificate

@@ -1,7 +1,8 @@
 """Decide about unlabelled items by a certificate.
 
 Every item is asked at the upper threshold; with a lower one, items that are not accepted are asked there too.
-Requests go through the same engine as an audit's, with control queries that notice if the bias stops acting.
+Where the endpoint shows probabilities, one request decides by both. Requests go through the same engine as an
+audit's, with control queries that notice if the bias stops acting or probabilities move.
 
 The certificate covers this rule at this endpoint until a date. A run is refused if the certificate has
 expired, the endpoint ignores the bias, or replies name another model or system. With ``force`` it goes on
@@ -35,14 +36,14 @@ from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job, answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
-from blindcal.auditing.conclude import observed_change, observed_controls
+from blindcal.auditing.conclude import observed_change, observed_controls, observed_moves
 from blindcal.auditing.prepared import AskedSettings, Prepared
 from blindcal.design import make_round
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.estimate.noise import ControlCounts
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
-from blindcal.methods import control_spacing
+from blindcal.methods import METHODS, control_spacing
 from blindcal.prices import Prices
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.records import NEGATIVE, AnswerTable, Round
@@ -198,7 +199,12 @@ class CertifiedEndpoint:
             self.doubt(NotCertifiedError(words, remedy=again, options={"force": True}))
 
     async def check(self, job: Job, governor: Governor) -> str | None:
-        """Doubt an endpoint that ignores the bias or changed its name; returns the objection to the bias."""
+        """Doubt an endpoint that ignores the bias or changed its name; returns the objection to the bias.
+
+        Where probabilities are shown there is no bias, and each reply names its model.
+        """
+        if self.certificate.shown:
+            return None
         governor.run.tell("checking the endpoint")
         asked = GovernedEndpoint(governor, expected=2 * CHECKED, for_what="the check of the endpoint")
         chosen = np.random.default_rng(0).permutation(len(job.items))[:CHECKED].tolist()
@@ -251,9 +257,12 @@ async def _ask(
     governor.run.tell("asking")
     if not certified.force:
         job = replace(job, also_check=certified.check_replies)
-    every = control_spacing(len(items)) if prepared.objection is None else None
-    lower = certificate.reject
-    design = DecisionDesign(len(items), certificate.accept.shift, None if lower is None else lower.shift)
+    controlled = prepared.objection is None and METHODS[asked.settings.design.method].controlled
+    every = control_spacing(len(items)) if controlled else None
+    accept, lower = certificate.accept.shift, certificate.reject
+    if certificate.shown:
+        accept, lower = 0.0, None  # one reading is compared with both thresholds
+    design = DecisionDesign(len(items), accept, None if lower is None else lower.shift)
     planned = round(len(items) * (1 if lower is None else 2 - certificate.accept.share))
     controls = Controls(job, every=every, force=certified.force)
     try:
@@ -310,5 +319,11 @@ def _unsteady(store: Store, certificate: Certificate, controls: ControlCounts) -
         yield "logit_bias stopped acting during the run"
     elif controls.noisier_than(certificate.controls):
         yield f"the answers are noisier than when they were certified: {control_words(controls)}"
+    moves, spread = observed_moves(store), certificate.spread
+    if spread is not None and spread.exceeded_by(moves):
+        yield (
+            f"the probability of the same question moves by up to {moves.max():.2g}, and by "
+            f"{spread.most:.2g} when it was certified"
+        )
     if (at := observed_change(store)) is not None:
         yield f"the answers changed during the run, after about {at:,} queries"

@@ -27,7 +27,7 @@ from blindcal.estimate.certification import (
 )
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.patterns import read
-from blindcal.methods import METHODS, control_spacing
+from blindcal.methods import control_spacing
 from blindcal.records import INVALID, AnswerTable, BoolArray, FloatArray, IntArray, Noise, Round
 from blindcal.results.run import Run
 from blindcal.text import printable
@@ -107,19 +107,23 @@ def plan_certification(run: Run, goal: CertifyGoal, attempt: int = 1) -> Certify
             f"{LEAST_ITEMS}",
             remedy="audit more items",
         )
+    answered = run.answered
+    shifts = answered.shifts[answered.temperatures == 0]
+    if answered.bounds is not None:
+        shifts = -answered.bounds[answered.answers != INVALID].mean(axis=1)
     sides = choose_candidates(
         working_table(read(run.problem.of(choosing), run.noise.best)),
         choosing.size,
         certifying.size,
         goal.wanted,
         level_of_attempt(goal.confidence, attempt),
-        run.answered.shifts[run.answered.temperatures == 0],
+        shifts,
     )
     reuse: Reuse = "all"
     why, again = "", "each item is asked at each threshold itself, as it will be when the rule is used"
-    if run.noise.best != Noise():
+    if not run.shown and run.noise.best != Noise():
         reuse, why = "none", f"the run found the endpoint's answers noisy, so {again}"
-    elif KnownRange.of(run.labels.size, run.answered).contradictory.any():
+    elif not run.shown and KnownRange.of(run.labels.size, run.answered).contradictory.any():
         reuse, why = "none", f"some answers of the run contradict each other, so {again}"
     items = tuple(certifying.tolist())
     plan = CertifyPlan(
@@ -138,11 +142,9 @@ def check_certifiable(run: Run) -> None:
     if result.answers or run.choices is not None:
         raise NotIdentifiedError(
             f"{run.folder}: its items have more than two answers, and only a decision between two can be "
-            "certified: no single query decides by the probability of one of several"
+            "certified"
         )
     need_request(run)
-    if METHODS[result.method].shown:
-        raise NotIdentifiedError(f"a run of method {result.method} sends no logit_bias to certify with")
     if result.objection is not None:
         raise NotIdentifiedError(
             f"{run.folder}: the audit was forced although its probe found the endpoint unfit "
@@ -178,6 +180,7 @@ class CertifyDesign:
     items: IntArray  # those that certify
     sides: tuple[Side, ...]
     before: AnswerTable  # answers of the run
+    shown: bool = False  # these show probabilities, which decide everywhere: nothing is asked
     reuse: Callable[[], Reuse] = lambda: "all"  # called before every round
 
     @classmethod
@@ -189,6 +192,7 @@ class CertifyDesign:
             items=items,
             sides=plan.sides,
             before=run.answered,
+            shown=run.shown,
             reuse=reuse or (lambda: plan.reuse),
         )
 
@@ -211,7 +215,8 @@ class CertifyDesign:
         first, tests = side.shifts[0], list[CandidateTest]()
 
         def test(shift: float, *, whole: bool) -> CandidateTest | None:
-            known, missing = self._known(answered, reuse, shift), self._missing(answered, reuse, shift)
+            known = self._known(answered, reuse, shift)
+            missing = None if self.shown else self._missing(answered, reuse, shift)
             return side.test(self.labels[self.items], known, missing, shift, whole=whole)
 
         if self._sentinels(side, answered, reuse).any():
@@ -233,7 +238,7 @@ class CertifyDesign:
     def most_queries(self, reuse: Reuse) -> int:
         """Maximum number of queries: each item once at each candidate that is open for it."""
         none, queries = AnswerTable.empty(), 0
-        for side in self.sides:
+        for side in () if self.shown else self.sides:
             queries += int(self._sentinels(side, none, reuse).sum())
             for shift in self._shifts(side, reuse):
                 queries += int(self._known(none, reuse, shift).open(shift).sum())
@@ -244,7 +249,7 @@ class CertifyDesign:
         if reuse != "all":
             return 0
         run, own = self._range(self.before), self._range(answered)
-        used = np.zeros(self.items.size, bool)
+        used = np.full(self.items.size, self.shown)
         for state in self.states(answered, reuse):
             for test in state.tests:
                 used |= own.open(test.shift) & ~run.open(test.shift)
@@ -276,7 +281,7 @@ class CertifyDesign:
 
     def _sentinels(self, side: Side, answered: AnswerTable, reuse: Reuse) -> BoolArray:
         chosen, shift = np.zeros(self.items.size, bool), side.shifts[0]
-        if reuse == "all":
+        if reuse == "all" and not self.shown:
             run, at = self._range(self.before), -shift
             decided = np.flatnonzero(~run.open(shift))
             # sentinels are the items whose answers in the run decide most narrowly

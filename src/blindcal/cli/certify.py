@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import click
 
-from blindcal.asking.run_context import Limits
+from blindcal.asking.run_context import Limits, RunOptions
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify, planned_certification
 from blindcal.certifying.design import CertifyGoal, CertifyPlan, check_certifiable
@@ -71,9 +72,11 @@ def command(
     """Certify a decision threshold of a finished audit, and write the certificate.
 
     RUN is the folder of the audit. A quarter of its items chooses which thresholds to test; the others are
-    asked at these thresholds, unless their answers in the audit decide them already. Of the items that say
-    yes, the share with a positive label is the precision, so its bound is exact: it assumes nothing about
-    how the confidence is distributed. It holds for new items of the same kind, decided by the same endpoint.
+    asked at these thresholds, unless their answers in the audit decide them already. Where the endpoint shows
+    probabilities (a decision API, or logprobs), those of the audit decide, and nothing is asked. Of the items
+    that say yes, the share with a positive label is the precision, so its bound is exact: it assumes nothing
+    about how the confidence is distributed. It holds for new items of the same kind, decided by the same
+    endpoint.
 
     The queries are kept in a folder in RUN: if the command is interrupted, the same command continues it and
     asks nothing twice. Attempts on one run are counted, and each is tested more strictly than the one before,
@@ -108,7 +111,11 @@ def command(
         print_warning(f"the audit is not finished ({printable(str(finished.result.stopped), 200)})")
     begun = any(finished.folder.glob(f"{FOLDER}-*"))
     try:
-        with options.asking(settings, limits, given_prices, quiet=quiet, begun=begun) as (asked, _):
+        with contextlib.ExitStack() as stack:
+            asked: RunOptions = {}
+            if not finished.shown:
+                asking = options.asking(settings, limits, given_prices, quiet=quiet, begun=begun)
+                asked, _ = stack.enter_context(asking)
             made = certify(
                 finished,
                 precision,
@@ -135,15 +142,18 @@ def command(
 
 def _print(made: Certificate, path: Path) -> None:
     word = printable(made.request.positive[0].strip(), 40)
-    print_field(
-        "accept", f"from {made.accept.threshold:.4f}, by {word!r}: {_side_text(made.accept, 'positive')}"
-    )
+    digits = ".7g" if made.shown else ".4f"  # a probability that was rounded may lie at a threshold
+    accept = f"from {made.accept.threshold:{digits}}, by {word!r}"
+    print_field("accept", f"{accept}: {_side_text(made.accept, 'positive')}")
     if made.reject is not None:
-        print_field("reject", f"below {made.reject.threshold:.4f}: {_side_text(made.reject, 'negative')}")
+        below = f"below {made.reject.threshold:{digits}}"
+        print_field("reject", f"{below}: {_side_text(made.reject, 'negative')}")
         rest = 1 - made.accept.share - made.reject.share
         print_field("abstain", f"between: {rest:.1%} of the items")
     both = "both hold together" if made.reject is not None else "it holds"
     print_field("certified", f"{both} with {level_percent(made.level)} confidence for new items of this kind")
+    if made.request.probability is not None:
+        print_field("compare", printable(made.request.probability, 400))
     print_field("attempt", _attempt_text(made.attempt, made.accept.level))
     print_field(
         "tested",

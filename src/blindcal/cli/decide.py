@@ -61,10 +61,12 @@ def command(
     thresholds. Each item is asked once, with the threshold in the logit_bias: accept if the answer is
     positive, otherwise reject. With two thresholds, items that are not accepted are asked once more: reject
     if the answer is negative there too, otherwise abstain. If there is no valid answer the decision is to
-    abstain, never a guess.
+    abstain, never a guess. Where the endpoint shows probabilities, each item is asked once as in the audit,
+    and the probability in the reply is compared with the thresholds.
 
     A few forced queries first check that the endpoint still follows logit_bias and names the same model and
-    system as when it was certified, and control queries check all along that its answers are as steady.
+    system as when it was certified, and control queries check all along that its answers are as steady, or
+    that probabilities move no more than in the audit.
     Every answer is kept in the folder of the run: if it is interrupted, the same command continues it and
     asks nothing twice. decisions.csv and decisions.jsonl are written there.
 

@@ -22,7 +22,6 @@ from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
 from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
 from blindcal.json_form import json_line
-from blindcal.methods import METHODS
 from blindcal.records import Estimate, level_percent
 from blindcal.report.wording import Wording, wording_of
 from blindcal.results.merge import together
@@ -152,7 +151,7 @@ def command(
         return
     sure = None if estimate else confidence
     chosen = fit.choose_threshold(**goal, confidence=sure, max_shift=run.max_shift)
-    if not (run.result.answers or METHODS[run.result.method].shown):
+    if not (run.result.answers or run.shown):
         _warn_about_untested(run, float(chosen.threshold))
     try:
         request: DecisionRequest | NotIdentifiedError = decision_request(run, chosen.point.shift)

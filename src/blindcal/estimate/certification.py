@@ -1,10 +1,11 @@
 """Certified thresholds: exact binomial bounds, and candidates tested in a fixed order (docs/certify.md).
 
-A yes at temperature 0 is also a yes at lower thresholds, and a no is a no at higher ones. Once every item of
-a sample is decided at a threshold, its right positive decisions are binomial whatever the distribution of the
-confidence (Clopper and Pearson). An item without a valid answer counts as wrong, which keeps every bound
-valid. Data that certify nothing fix the order of the candidates; each is tested at the full level up to the
-first failure, so that one below the goal passes with probability at most 1 - level (Hsu and Berger, "Stepwise
+A yes at temperature 0 is also a yes at lower thresholds, and a no is a no at higher ones; a probability that
+is shown decides at all of them. Once every item of a sample is decided at a threshold, its right positive
+decisions are binomial whatever the distribution of the confidence (Clopper and Pearson). An item without a
+valid answer counts as wrong, which keeps every bound valid; where probabilities are shown, it is not decided.
+Data that certify nothing fix the order of the candidates; each is tested at the full level up to the first
+failure, so that one below the goal passes with probability at most 1 - level (Hsu and Berger, "Stepwise
 confidence intervals without multiplicity adjustment", 1999).
 """
 
@@ -48,7 +49,10 @@ def most_wrong(decided: IntArray, wanted: float, level: float) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class KnownRange:
-    """Bounds on each item's log-odds from answers at temperature 0; ``low >= high`` if contradictory."""
+    """Bounds on each item's log-odds from answers at temperature 0, or from what an answer shows.
+
+    They are contradictory if ``low >= high``.
+    """
 
     low: FloatArray
     high: FloatArray
@@ -56,6 +60,10 @@ class KnownRange:
     @classmethod
     def of(cls, n: int, answered: AnswerTable) -> KnownRange:
         low, high = np.full(n, -np.inf), np.full(n, np.inf)
+        if answered.bounds is not None:
+            read = answered.rows(answered.answers != INVALID)
+            low[read.items], high[read.items] = read.bounds_or_nan.T
+            return cls(low, np.nextafter(high, np.inf))  # a reading at a threshold is above it
         sure = (answered.temperatures == 0) & (answered.answers != INVALID)
         yes = sure & (answered.answers == POSITIVE)
         no = sure & ~yes
@@ -132,15 +140,24 @@ class Side:
         return int(self.name == "accept")
 
     def test(
-        self, labels: IntArray, known: KnownRange, missing: BoolArray, shift: float, *, whole: bool = False
+        self,
+        labels: IntArray,
+        known: KnownRange,
+        missing: BoolArray | None,
+        shift: float,
+        *,
+        whole: bool = False,
     ) -> CandidateTest | None:
         """Test a candidate; ``None`` if the open items could change the outcome.
 
-        Open items that are ``missing`` get no valid answer. With ``whole``, every other item must be decided.
+        Open items that are ``missing`` get no valid answer; if that is ``None``, the rule abstains from all
+        open ones. With ``whole``, every other item must be decided.
         """
         right = labels == self.right_label
         decided = known.above(shift) if self.name == "accept" else known.below(shift)
-        unknown, still = known.open(shift) & missing, known.open(shift) & ~missing
+        unknown, still = np.zeros((2, labels.size), bool)
+        if missing is not None:
+            unknown, still = known.open(shift) & missing, known.open(shift) & ~missing
         if whole and still.any():
             return None
         sure, void = int((decided & right).sum()), int(unknown.sum())
@@ -253,10 +270,10 @@ def choose_candidates(
 ) -> tuple[Side, ...]:
     """Choose the candidates of each side from the joint table of ``choosing`` items.
 
-    All lie between the lowest and the highest of the ``shifts`` that were asked. The first has the highest
-    bound to be expected, whatever the goal, so that a run that passes for one goal passes for all lower ones.
-    The next keep ever more items at ever lower chances to pass. Two sides have half of 1 - level each, and a
-    middle that neither crosses.
+    All lie between the lowest and the highest of the ``shifts`` that were asked, or shown. The first has the
+    highest bound to be expected, whatever the goal, so that a run that passes for one goal passes for all
+    lower ones. The next keep ever more items at ever lower chances to pass. Two sides have half of 1 - level
+    each, and a middle that neither crosses.
     """
     own = 1 - (1 - level) / len(wanted)
     places = np.flatnonzero((shifts.min() <= GRID_SHIFTS) & (shifts.max() >= GRID_SHIFTS))

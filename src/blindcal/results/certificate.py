@@ -20,6 +20,7 @@ from blindcal.estimate.noise import ControlCounts
 from blindcal.estimate.uncertainty import share_bounds
 from blindcal.json_form import JsonError, json_page, read_json, read_saved
 from blindcal.records import Targets
+from blindcal.results.result import Spread
 from blindcal.store.run_file import ServedModel
 
 CERTIFICATE_FILE = "certificate.json"
@@ -54,13 +55,18 @@ class CertifiedSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedRequest:
-    """The request bodies that decide, with the audit's template to fill in, and the answer words."""
+    """The request bodies that decide, with the audit's template to fill in, and the answer words.
+
+    If the endpoint shows probabilities, one body serves both thresholds, which are compared with the
+    ``probability`` in its reply: the words say where it is.
+    """
 
     url: str
     accept: dict[str, Any]
     reject: dict[str, Any] | None
     positive: tuple[str, ...]
     negative: tuple[str, ...]
+    probability: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,8 @@ class Certificate:
     including the day ``expires``. So do those of all attempts to certify the run, of which this is number
     ``attempt``; each side is tested at a higher level. ``candidates`` counts the thresholds tried, and
     ``reused`` the answers taken from the run. ``controls`` are the control answers that those of decisions
-    are compared with, and ``audited`` holds the beginning of the digest of every prompt of the audit.
+    are compared with, and ``spread`` says how far the probability of the same question moved in the audit.
+    ``audited`` holds the beginning of the digest of every prompt of the audit.
     """
 
     format: int = FORMAT
@@ -104,6 +111,7 @@ class Certificate:
     audited: bytes
     request: CertifiedRequest
     settings: AskedAs
+    spread: Spread | None = None
 
     def __repr__(self) -> str:
         reject = "" if self.reject is None else f", reject below {self.reject.threshold:.4f}"
@@ -115,6 +123,11 @@ class Certificate:
         """The certified sides, by name."""
         sides = {"accept": self.accept, "reject": self.reject}
         return {name: side for name, side in sides.items() if side is not None}
+
+    @property
+    def shown(self) -> bool:
+        """Whether the rule compares a probability that the endpoint shows."""
+        return self.request.probability is not None
 
     @property
     def audited_prompts(self) -> frozenset[bytes]:
@@ -139,6 +152,9 @@ class Certificate:
         return None
 
     def _sends(self, shift: float, body: dict[str, Any] | None) -> bool:
+        if self.shown:  # nothing is sent but the question, and the reply shows the probability
+            shows = {"questions", "logprobs"} & (body or {}).keys()
+            return bool(shows) and body == self.request.accept and "logit_bias" not in body
         try:
             bias = (body or {})["logit_bias"]
             targets = msgspec.convert(self.settings.ready["targets"], Targets)
@@ -186,7 +202,7 @@ def is_certificate(path: str | Path) -> bool:
 
 def prompt_digest(settings: dict[str, Any], targets: Targets) -> str:
     """A hash of all that words a question: template, system message, answer words and tokens, common bias."""
-    names = ("api", "template", "system", "answers", "positive", "negative", "offset")
+    names = "api", "template", "instructions", "system", "answers", "graded", "positive", "negative", "offset"
     asked = {name: settings.get(name) for name in names}
     return _digest({**asked, "targets": msgspec.to_builtins(targets)})
 

@@ -2,7 +2,7 @@
 
 An item is accepted if the answer at the upper threshold is positive. Otherwise it is rejected or, if there is
 a lower threshold, only if the answer there is negative too. Between the thresholds, and without a valid
-answer, the rule abstains.
+answer, the rule abstains. A probability that is shown answers at both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
+from scipy.special import expit
 
 from blindcal.atomic_write import atomic_write
 from blindcal.estimate.noise import ControlCounts
@@ -31,6 +32,7 @@ DECISIONS_TABLE, DECISIONS_LINES, SUMMARY_FILE = "decisions.csv", "decisions.jso
 Verdict: TypeAlias = Literal["accept", "reject", "abstain"]
 
 BETWEEN, NO_WORD = "between the thresholds", "neither answer word"
+NOT_SHOWN = "no probability"
 """Reasons to abstain, besides those why a query has no usable reply."""
 MOST_REASONS = 5
 """A summary names at most this many reasons to abstain."""
@@ -40,7 +42,8 @@ MOST_REASONS = 5
 class Decision:
     """The decision on one item; ``reason`` says why the rule abstains.
 
-    ``at_accept`` and ``at_reject`` are the answers at the two thresholds, ``None`` if not asked or unusable.
+    ``at_accept`` and ``at_reject`` are the answers at the two thresholds, ``None`` if not asked or unusable;
+    where a ``probability`` is shown, ``at_accept`` is what shows it.
     ``audited`` items were in the certified audit.
     """
 
@@ -50,6 +53,7 @@ class Decision:
     at_reject: str | None = None
     reason: str | None = None
     audited: bool = False
+    probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -128,25 +132,29 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
         return
     first = len(rounds[0])
     again = rounds[1].items.tolist() if len(rounds) > 1 else []
+    unread = NOT_SHOWN if certificate.shown else NO_WORD
     unusable = set(store.unusable(0, first + len(again)).tolist())
 
     def answers(begin: int, size: int) -> Iterator[tuple[int, int, str | None, str]]:
         for query, answer, text, _ in store.texts(begin, size):
             refused = query in unusable
-            why = text.removeprefix("(").removesuffix(")") if refused else NO_WORD
+            why = text.removeprefix("(").removesuffix(")") if refused else unread
             yield query, answer, None if refused else text, why
 
     lower = {
         again[query - first]: (answer, text, why) for query, answer, text, why in answers(first, len(again))
     }
     items, audited = store.items(), certificate.audited_prompts
+    bounds = store.shown_bounds(first) if certificate.shown else None
     for query, answer, text, why in answers(0, first):
         known = items.digests[query][:PREFIX] in audited
         upper = Decision(id=items.ids[query], decision="abstain", at_accept=text, audited=known)
-        if answer == POSITIVE:
-            yield replace(upper, decision="accept")
-        elif answer == INVALID:
+        if answer == INVALID:
             yield replace(upper, reason=why)
+        elif bounds is not None:
+            yield _compared(upper, certificate, *bounds[query].tolist())
+        elif answer == POSITIVE:
+            yield replace(upper, decision="accept")
         elif certificate.reject is None:
             yield replace(upper, decision="reject")
         elif query in lower:
@@ -156,6 +164,17 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
             else:
                 reason = BETWEEN if below == POSITIVE else why
                 yield replace(upper, at_reject=lower_text, reason=reason)
+
+
+def _compared(decision: Decision, certificate: Certificate, low: float, high: float) -> Decision:
+    """The decision by bounds of the log-odds, as certified: what they leave open is not decided."""
+    accept, reject = certificate.accept, certificate.reject
+    shown = replace(decision, probability=float(expit((low + high) / 2)))
+    if low >= -accept.shift:
+        return replace(shown, decision="accept")
+    if reject is None or high < -reject.shift:
+        return replace(shown, decision="reject")
+    return replace(shown, reason=BETWEEN)
 
 
 @dataclass(frozen=True, slots=True)

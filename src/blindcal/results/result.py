@@ -33,6 +33,7 @@ from blindcal.text import listed, printable, spoken
 
 SCHEMA_VERSION = 1
 RESULT_FILE = "result.json"
+_SAME, _LARGER = 1e-3, 1e-3  # a difference that decides nothing, and the level of a test of larger ones
 Direction: TypeAlias = Literal["overconfident", "underconfident", "undecided"]
 
 
@@ -139,6 +140,12 @@ class Spread:
     pairs: int
     deviation: float  # standard deviation of one probability
     most: float  # the largest difference
+
+    def exceeded_by(self, moves: FloatArray) -> bool:
+        """Whether too many of other differences are larger than all of these to be of the same kind."""
+        larger = np.arange(int((moves > self.most + _SAME).sum()))
+        chance = np.prod((moves.size - larger) / (self.pairs + moves.size - larger))
+        return bool(larger.size and chance < _LARGER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

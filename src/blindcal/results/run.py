@@ -19,6 +19,7 @@ from blindcal.estimate.problem import NoisePosterior, Problem
 from blindcal.estimate.shown import AnswersFit, fit_answers
 from blindcal.estimation import UNNAMED
 from blindcal.items.question_files import items_digest, resampling_units
+from blindcal.methods import METHODS
 from blindcal.records import AnswerTable, IntArray
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
@@ -57,9 +58,15 @@ class Run:
     def digest(self) -> str:
         """A hash of the settings and all answers, which identifies the run wherever it is."""
         digest = hashlib.blake2b(msgspec.json.encode(self.settings), digest_size=16)
-        for column in (self.answered.items, self.answered.shifts, self.answered.answers):
-            digest.update(np.ascontiguousarray(column).tobytes())
+        answered = self.answered
+        for column in (answered.items, answered.shifts, answered.answers, answered.bounds):
+            digest.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
         return digest.hexdigest()
+
+    @property
+    def shown(self) -> bool:
+        """Whether probabilities were read that the endpoint shows."""
+        return METHODS[self.result.method].shown
 
     @property
     def groups(self) -> IntArray | None:

@@ -403,12 +403,17 @@ class Store:
         """The answer in a text, and what its logprobs show: the likeliest answer and bounds; four columns."""
         return self._columns("said, answer, low, high", "said IS NOT NULL").reshape(-1, 4)
 
+    def shown_bounds(self, queries: int) -> FloatArray | None:
+        """Bounds of the log-odds that the answer to each query shows, NaN for none; ``None`` without any."""
+        shown = self._columns("query, low, high", "low IS NOT NULL").reshape(-1, 3)
+        bounds = np.full((queries, 2), np.nan)
+        bounds[shown[:, 0].astype(np.int64)] = shown[:, 1:]
+        return bounds if len(shown) else None
+
     def log_odds(self, queries: int) -> FloatArray | None:
         """The log-odds that the answer to each query shows, NaN for none; ``None`` if no answer shows any."""
-        shown = self._columns("query, (low + high) / 2", "low IS NOT NULL").reshape(-1, 2)
-        odds = np.full(queries, np.nan)
-        odds[shown[:, 0].astype(np.int64)] = shown[:, 1]
-        return odds if len(shown) else None
+        bounds = self.shown_bounds(queries)
+        return None if bounds is None else bounds.mean(axis=1)
 
     def served(self) -> IntArray:
         """Query number and model number of every answer, in two columns."""
