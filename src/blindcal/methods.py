@@ -26,6 +26,8 @@ from blindcal.estimate.checks import ArrayLike, labels_array, whole
 from blindcal.records import EstimatorName, IntArray, Semantics, Way
 
 LEAST_REPEATED = 2
+ONCE: tuple[Way, ...] = ("decisions", "logprobs", "stated confidence")
+"""Ways to audit that gain nothing from asking an item again."""
 _CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200  # control queries: share of n, and its range
 
 AUTO, ASSUMED = "auto", "latent"
@@ -68,6 +70,7 @@ class Method:
     sampled: bool = False  # answers are drawn at T > 0
     way: Way = "thresholds"  # what it needs of the endpoint
     tempered: bool = True  # a temperature is sent; if not, the endpoint uses its own
+    least: float = 0.0  # mean number per item
     budgets: tuple[int, ...] = tuple(range(1, 9))  # queries per item in the table of ``reproduce``
     several: SeveralAnswers | None = None  # None if it takes two answers only
     allowed: tuple[Callable[[float], bool], str] | None = None  # test of the queries, and its rule
@@ -81,6 +84,12 @@ class Method:
 
     def usual_queries(self, *, several: bool) -> float:
         return self.queries if not several or self.several is None else self.several.queries
+
+    def nearest_queries(self, given: float | None, *, several: bool) -> float:
+        """The mean number per item: the one given, as far as the method can ask it, or the usual one."""
+        if given is None:
+            return self.usual_queries(several=several)
+        return min(given, 1.0) if self.way in ONCE else max(given, self.least)
 
     @property
     def logprobs(self) -> bool:
@@ -232,6 +241,7 @@ METHODS: Mapping[str, Method] = {
         sampled=True,
         tempered=False,
         way="repeated answers",
+        least=LEAST_REPEATED,
         budgets=tuple(range(2, 9)),
         several=SeveralAnswers(
             lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed, greedy=False),
@@ -258,6 +268,15 @@ METHODS: Mapping[str, Method] = {
     ),
 }
 
+METHOD_OF: Mapping[Way, str] = {
+    "decisions": "decisions",
+    "logprobs": "logprobs",
+    "thresholds": "latent",
+    "temperature": "temperature",
+    "repeated answers": "repeated",
+    "stated confidence": "verbalized",
+}
+"""The best method of each way to audit, in the order of trying."""
 FITTED = tuple(name for name, method in METHODS.items() if method.fitted)
 SIMULABLE = tuple(name for name, method in METHODS.items() if method.simulable)
 

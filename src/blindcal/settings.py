@@ -27,9 +27,9 @@ from blindcal.field_rules import (
 )
 from blindcal.items.question_files import Items
 from blindcal.items.record_format import RecordFormat
-from blindcal.methods import ASSUMED, AUTO, METHODS, estimator_of
+from blindcal.methods import ASSUMED, AUTO, METHOD_OF, METHODS, estimator_of
 from blindcal.prices import Prices, list_prices
-from blindcal.records import AnswerFormat, EstimatorName, Semantics
+from blindcal.records import AnswerFormat, EstimatorName, Semantics, Way
 from blindcal.text import printable
 
 DEFAULT_BINS = 5
@@ -279,6 +279,13 @@ class Settings:
     def auto(self) -> bool:
         """Whether the method is still to be chosen."""
         return self.design.method == AUTO
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """The ways to audit that the API and the method leave, best first."""
+        if not self.auto:
+            return (METHODS[self.design.method].way,)
+        return tuple(way for way in METHOD_OF if way != "decisions" or self.endpoint.api == "auto")
 
     @property
     def assumed_method(self) -> str:

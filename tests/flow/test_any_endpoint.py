@@ -187,7 +187,7 @@ def test_logprobs_are_read_once(tmp_path: Path) -> None:
 
 def test_the_order_of_the_ways_is_that_of_their_widths() -> None:
     """Logprobs come first, which assume nothing; at the same queries, thresholds are narrower than heat."""
-    shown, *options, stated = method_options(Settings(model="x", queries=2.0), 1000)
+    shown, *options, stated = method_options(Settings(model="x", api="chat", queries=2.0), 1000)
     assert (shown.way, shown.queries) == ("logprobs", 1.0)
     assert stated.expected == "no interval"
     widths = [option.forecast() or 0.0 for option in options]

@@ -404,8 +404,11 @@ def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> 
     """``--dry-run`` prints queries, tokens and cost, and makes no folder."""
     out = tmp_path / "run"
     shown = blindcal("audit", items, *at(server), "--out", out, "--dry-run", "--prices", "1,1")
-    assert f"queries    {N} by latent" in shown.output
-    assert "cost       about $" in shown.output
+    for method in ("decisions", "logprobs", "latent", "temperature", "repeated"):
+        assert re.search(rf"^{method} +{N} .*~\$0", shown.output, re.MULTILINE)
+    named = blindcal("audit", items, *at(server), "--method", "latent", "--dry-run", "--prices", "1,1")
+    assert f"queries    {N} by latent" in named.output
+    assert "cost       about $" in named.output
     assert not out.exists()
     assert server.requests == 0
 
@@ -416,7 +419,8 @@ def test_templates_may_hold_line_breaks(items: Path) -> None:
     assert "field 'x'" in str(broken.exception)
     shown = blindcal("audit", items, "--model", "gpt-4o", "--template", "{prompt}\\n", "--dry-run", "--json")
     plain = blindcal("audit", items, "--model", "gpt-4o", "--dry-run", "--json")
-    more = json.loads(shown.stdout)["prompt_tokens"] - json.loads(plain.stdout)["prompt_tokens"]
+    tokens = [json.loads(done.stdout)["latent"]["prompt_tokens"] for done in (shown, plain)]
+    more = tokens[0] - tokens[1]
     assert 0 <= more <= N  # at most one token each, where two characters would be two
 
 

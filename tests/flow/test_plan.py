@@ -57,14 +57,30 @@ def test_a_plan_can_be_made_with_and_without_an_event_loop(items: Path) -> None:
     """`plan_audit` works in a script and inside a loop that is running, as a notebook's is."""
     settings = Settings(model="unknown", queries=1.5, sample=200, level=0.9)
 
-    async def inside() -> Plan:
+    async def inside() -> dict[str, Plan]:
         return plan_audit(items, settings)
 
-    plan = plan_audit(items, settings)
-    assert asyncio.run(inside()) == plan
+    plans = plan_audit(items, settings)
+    plan = plans["latent"]
+    assert asyncio.run(inside()) == plans
     assert (plan.items, plan.queries, plan.counted, plan.cost) == (200, 300, False, None)
     assert plan.prompt_tokens == 100 * (300 + plan.control_queries + plan.probe_queries)
-    assert plan_audit(items, settings, shape=None).half_width is None
+    assert plan_audit(items, settings, shape=None)["latent"].half_width is None
+
+
+def test_without_a_method_each_that_may_be_allowed_is_planned(items: Path) -> None:
+    """Nothing is assumed of an endpoint that was not asked; queries are those that a method can ask."""
+    plans = plan_audit(items, Settings(model="unknown", queries=3))
+    assert list(plans) == ["decisions", "logprobs", "latent", "temperature", "repeated"]
+    assert [plan.queries for plan in plans.values()] == [300, 300, 900, 900, 900]
+    assert [plan.probe_queries for plan in plans.values()] == [12, 50, 170, 170, 170]
+    assert all(plan.half_width for plan in plans.values())
+    assert list(plan_audit(items, Settings(model="unknown", api="systemone"))) == ["decisions"]
+    assert next(iter(plan_audit(items, Settings(model="unknown", api="chat")))) == "logprobs"
+    assert list(plan_audit(items, Settings(model="unknown", method="blind"))) == ["blind"]
+    shown = blindcal("plan", "--half-width", 0.05, "--tokens", 100, "--prices", "1,1").output
+    for text in ("decisions ", "latent ", "+- 0.04", "~$0.", "blindcal probe"):
+        assert text in shown
 
 
 @pytest.mark.parametrize(("rpm", "tpm", "seconds"), [(None, None, 7.5), (60, None, 1220), (60, 1000, 14_713)])
@@ -90,7 +106,7 @@ def test_the_items_needed_reach_the_half_width_and_hardly_more() -> None:
 
 def test_the_command_plans_for_items(items: Path) -> None:
     """It prints how to find out what is not known; a file brings its own number of items and tokens."""
-    shown = blindcal("plan", "--sample", 800).output
+    shown = blindcal("plan", "--sample", 800, "--method", "latent").output
     for line in (
         "items      800\n",
         "queries    800 by latent",
@@ -99,17 +115,21 @@ def test_the_command_plans_for_items(items: Path) -> None:
         "interval   +- 0.0",
     ):
         assert line in shown
-    assert "items      1,000, assumed: give a file of items or --sample N" in blindcal("plan").output
-    plan = planned(items, "--prices", "1,1", "--queries", 1.5)
+    assert "items      1,000, assumed: give a file of items or --sample N" in (
+        blindcal("plan", "--method", "latent").output
+    )
+    latent = ("--method", "latent")
+    plan = planned(items, "--prices", "1,1", "--queries", 1.5, *latent)
     asked = 450 + plan["control_queries"] + plan["probe_queries"]
     assert (plan["items"], plan["queries"], plan["prompt_tokens"]) == (300, 450, 100 * asked)
     assert plan["cost"] == pytest.approx(101 * asked / 1e6)
-    assert planned(items, "--sample", 100)["items"] == 100
+    assert planned(items, "--sample", 100)["decisions"]["items"] == 100
+    assert planned(items, "--sample", 100, *latent)["items"] == 100
 
 
 def test_the_command_finds_the_number_of_items() -> None:
     """A wanted half-width gives the number of items, and the cost of asking them."""
-    plan = planned("--half-width", 0.04, "--tokens", 100, "--prices", "1,1")
+    plan = planned("--half-width", 0.04, "--tokens", 100, "--prices", "1,1")["latent"]
     assert 0.03 < plan["half_width"] <= 0.04
     assert plan["items"] == plan["queries"]
     assert plan["cost"] > 0

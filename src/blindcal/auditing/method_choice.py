@@ -11,23 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from blindcal.choice_design import more_than_plain
-from blindcal.endpoints.address import DECISION_APIS, Api
-from blindcal.methods import LEAST_REPEATED, METHODS
+from blindcal.methods import METHOD_OF, METHODS
 from blindcal.planning.forecast import MAX_QUERIES, OVERCONFIDENT, half_width
 from blindcal.records import Way
 from blindcal.settings import DEFAULT_BINS, Settings
 
-ONCE: tuple[Way, ...] = ("decisions", "logprobs", "stated confidence")
-"""Ways to audit that gain nothing from asking an item again."""
-METHOD_OF: dict[Way, str] = {
-    "decisions": "decisions",
-    "logprobs": "logprobs",
-    "thresholds": "latent",
-    "temperature": "temperature",
-    "repeated answers": "repeated",
-    "stated confidence": "verbalized",
-}
-"""The best method of each way to audit, in the order of trying."""
 UNREASONED = "with reasoning_effort='none' logprobs are shown: 1 query per item and 1 output token each"
 
 
@@ -64,12 +52,7 @@ def method_options(settings: Settings, n: int) -> tuple[MethodOption, ...]:
 
     def option(way: Way) -> MethodOption:
         method = METHODS[METHOD_OF[way]]
-        if given is None:
-            queries = method.usual_queries(several=several)
-        elif way in ONCE:
-            queries = min(given, 1.0)
-        else:
-            queries = max(given, LEAST_REPEATED) if way == "repeated answers" else given
+        queries = method.nearest_queries(given, several=several)
 
         def forecast() -> float | None:
             if several or not method.fitted:
@@ -80,13 +63,7 @@ def method_options(settings: Settings, n: int) -> tuple[MethodOption, ...]:
 
         return MethodOption(way=way, queries=queries, forecast=forecast)
 
-    return tuple(map(option, ways_of(settings.endpoint.api)))
-
-
-def ways_of(api: Api) -> tuple[Way, ...]:
-    """The ways to audit that an API allows, best first."""
-    decides = api in DECISION_APIS
-    return tuple(way for way in METHOD_OF if decides == (way == "decisions"))
+    return tuple(map(option, settings.ways))
 
 
 def best_option(options: Sequence[MethodOption]) -> MethodOption | None:

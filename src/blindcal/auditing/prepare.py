@@ -16,12 +16,10 @@ from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.run_context import Limits, RunContext, blocking, ignore
 from blindcal.auditing.item_sample import sample_stages
 from blindcal.auditing.method_choice import (
-    ONCE,
     MethodOption,
     best_option,
     choice_line,
     method_options,
-    ways_of,
 )
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.design import Design
@@ -41,7 +39,7 @@ from blindcal.endpoints.tokens import Choice
 from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
-from blindcal.methods import ASSUMED, AUTO, METHODS, Method, count_queries, make_design
+from blindcal.methods import ASSUMED, AUTO, METHODS, ONCE, Method, count_queries, make_design
 from blindcal.planning.plan import probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
 from blindcal.probing.decision_checks import probe_decisions
@@ -377,7 +375,7 @@ async def _probed(
 def _ways(settings: Settings) -> tuple[Way, ...]:
     """The ways to probe; if a named threshold method may not work, temperature is tried too."""
     if settings.auto:
-        return ways_of(settings.endpoint.api)
+        return settings.ways
     way = METHODS[settings.design.method].way
     if settings.free_text or way not in ("thresholds", "temperature"):
         return (way,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit, default_folder
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field
-from blindcal.cli.plan import print_plan
+from blindcal.cli.plan import print_plan, print_plans
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
@@ -20,7 +21,6 @@ from blindcal.methods import METHODS
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
 from blindcal.prices import Prices
 from blindcal.report.page import PAGE_FILE
-from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
 
 FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
@@ -92,8 +92,8 @@ def command(
     if dry_run:
         prices = options.prices(given_prices, settings, quiet=quiet)
         options.check_priced(limits.max_cost, prices, settings.endpoint)
-        plan = plan_audit(items, settings, prices=prices, shape=None)
-        _print_plan(plan, settings, limits.max_cost, as_json)
+        plans = plan_audit(items, settings, prices=prices, shape=None)
+        _print_plans(plans, limits.max_cost, as_json)
         return
     folder = out or default_folder(items, settings.endpoint.model)
     context = click.get_current_context()
@@ -125,14 +125,19 @@ options.fill_help(
 )
 
 
-def _print_plan(plan: Plan, settings: Settings, max_cost: float | None, as_json: bool) -> None:
+def _print_plans(plans: Mapping[str, Plan], max_cost: float | None, as_json: bool) -> None:
     if as_json:
-        click.echo(json_line(plan))
+        click.echo(json_line(plans if len(plans) > 1 else next(iter(plans.values()))))
         return
-    print_field("items", f"{plan.items:,}")
-    print_plan(plan, f"{settings.assumed_method}{' (if the endpoint allows it)' if settings.auto else ''}")
-    if max_cost is not None and plan.cost:
-        print_field("limit", f"${max_cost:g} {_limit_effect(plan, plan.cost, max_cost)}")
+    if len(plans) > 1:
+        print_plans(plans)
+    for method, plan in plans.items():
+        if len(plans) == 1:
+            print_field("items", f"{plan.items:,}")
+            print_plan(plan, method)
+        if max_cost is not None and plan.cost:
+            by = f" by {method}" if len(plans) > 1 else ""
+            print_field("limit", f"${max_cost:g} {_limit_effect(plan, plan.cost, max_cost)}{by}")
 
 
 def _limit_effect(plan: Plan, cost: float, max_cost: float) -> str:

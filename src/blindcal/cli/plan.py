@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import click
 
 from blindcal.asking.run_context import Limits
 from blindcal.cli import options
-from blindcal.cli.console import print_field
+from blindcal.cli.console import print_field, print_table
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
-from blindcal.methods import METHODS, SIMULABLE
+from blindcal.methods import SIMULABLE
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, shape_of_scores
 from blindcal.planning.plan import (
     LATENCY,
@@ -22,7 +23,8 @@ from blindcal.planning.plan import (
     TokenCount,
     count_tokens,
     items_needed,
-    probe_queries,
+    methods_to_try,
+    queries_per_item,
 )
 from blindcal.prices import Prices
 from blindcal.settings import DEFAULT_BINS
@@ -49,7 +51,7 @@ USUAL_ITEMS = 1000
 @click.option(
     "--method",
     type=click.Choice(SIMULABLE),
-    help="Method that asks and estimates.  [default: latent, or the run's]",
+    help="Method that asks and estimates.  [default: the run's, or each that an audit tries]",
 )
 @options.field("queries")
 @click.option(
@@ -102,9 +104,9 @@ def command(
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")
     source = _Source() if shape is None else _source(shape)
-    method = method or source.method
     limits = options.taken(Limits, chosen)
-    settings = options.chosen_settings(chosen, model=model or "unknown").replace(method=method)
+    settings = options.chosen_settings(chosen, model=model or "unknown", queries=queries)
+    settings = settings.replace(method=method or source.method or settings.design.method)
     loaded = None if items is None else open_items(items, settings.prompt)
     several = loaded is not None and bool(loaded.answers)
     if several and width is not None:
@@ -128,41 +130,49 @@ def command(
     )
     given = sample or (loaded and len(loaded))
     n = given or source.items or USUAL_ITEMS
-    queries = queries or METHODS[method].usual_queries(several=several)
-    if width is not None:
-        needed = items_needed(inputs, width, method, queries, *(() if given is None else (n,)))
-        if needed is None:
-            reached = inputs.plan(method, n, queries).half_width
-            raise click.ClickException(
-                f"{n:,} items do not suffice: with {queries:g} queries per item they reach a half-width of "
-                f"{reached:.4f}; plan for more with --sample"
-            )
-        given = n = needed
-    plan = inputs.plan(method, n, queries, probe_queries(method, several=several))
+    methods, most = methods_to_try(settings), () if given is None else (n,)
+    plans = {}
+    for method in methods:
+        asked = queries_per_item(settings, method)
+        needed = n if width is None else items_needed(inputs, width, method, asked, *most)
+        if needed is not None:
+            plans[method] = inputs.of_settings(settings, method, needed)
+    if not plans:
+        reached = min(inputs.of_settings(settings, method, n).half_width or 1.0 for method in methods)
+        raise click.ClickException(
+            f"{n:,} items do not suffice: they reach a half-width of {reached:.4f} at best; plan for more "
+            "with --sample"
+        )
     if as_json:
         about = {"answers": settings.answer_words} if several else about
-        click.echo(json_line({**about, **asdict(plan)}))
+        shown = {name: asdict(plan) for name, plan in plans.items()}
+        click.echo(json_line({**about, **(shown if settings.auto else shown[methods[0]])}))
         return
     words = f", with the answers {printable(', '.join(settings.answer_words), 80)}" if several else ""
-    if not given:
+    if not (given or width):
         words = ", assumed: give a file of items or --sample N"
         if source.items:
             words = ", as many as the shape's; give a file of items or --sample N to plan for another number"
-    print_field("items", f"{plan.items:,}{words}")
-    print_plan(plan, method)
-    known = "" if source.latency else ", assumed"
-    print_field(
-        "time",
-        f"about {_duration(plan.seconds)} ({limits.concurrency} concurrent requests, "
-        f"{inputs.latency:.2g} s per reply{known})",
-    )
+    plan = next(iter(plans.values()))
+    if settings.auto:
+        print_plans(plans)
+    else:
+        print_field("items", f"{plan.items:,}{words}")
+        print_plan(plan, methods[0])
+        known = "" if source.latency else ", assumed"
+        print_field(
+            "time",
+            f"about {_duration(plan.seconds)} ({limits.concurrency} concurrent requests, "
+            f"{inputs.latency:.2g} s per reply{known})",
+        )
     if several:
         print_field("interval", "cannot be forecast for more than two answers; see 'blindcal simulate'")
         return
     print_field("if it is", f"{about['shape']}: ECE {about['ece']:.4f}")
-    none = "none by this method; latent gives one"
-    reached = plan.half_width
-    print_field("interval", none if reached is None else f"+- {reached:.4f} at {inputs.level:.0%}")
+    if not settings.auto:
+        none = "none by this method; latent gives one"
+        width = plan.half_width
+        print_field("interval", none if width is None else f"+- {width:.4f} at {inputs.level:.0%}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +180,7 @@ class _Source:
     """An assumed shape, and what its run or score file adds to a plan."""
 
     shape: Shape = OVERCONFIDENT
-    method: str = "latent"
+    method: str = ""
     items: int | None = None
     tokens: TokenCount | None = None
     latency: float | None = None
@@ -211,14 +221,35 @@ def print_plan(plan: Plan, method: str) -> None:
     probe = f", and about {plan.probe_queries} for the probe" if plan.probe_queries else ""
     print_field("queries", f"{plan.queries:,} by {method}{controls}{probe}")
     about = "" if plan.counted else "about "
-    tokens = "unknown: give a file of items, or --tokens for one prompt"
-    cost = "unknown: give --prices"
     if plan.prompt_tokens is not None:
-        tokens = f"{about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out"
-    else:
+        print_field("tokens", f"{about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out")
+    if plan.cost is not None:
+        print_field("cost", f"{about}${plan.cost:,.4f}")
+    _print_unknown(plan)
+
+
+def print_plans(plans: Mapping[str, Plan]) -> None:
+    """Print what an audit takes by each method that an endpoint may allow, one row per method."""
+    rows = [["by", "items", "queries", "to probe", "tokens in", "out", "cost", "ECE"]]
+    for method, plan in plans.items():
+        about = "" if plan.counted else "~"
+        cells = [f"{plan.items:,}", f"{plan.queries + plan.control_queries:,}", f"~{plan.probe_queries}"]
+        tokens = (plan.prompt_tokens, plan.completion_tokens)
+        cells += ["?" if count is None else f"{about}{count:,}" for count in tokens]
+        cells += ["?" if plan.cost is None else f"{about}${plan.cost:,.4f}"]
+        rows.append([method, *cells, "?" if plan.half_width is None else f"+- {plan.half_width:.4f}"])
+    print_table(rows, "<" + ">" * 7)
+    print_field("method", "the first of these that the endpoint allows: 'blindcal probe' finds out which")
+    _print_unknown(plan)
+
+
+def _print_unknown(plan: Plan) -> None:
+    cost = "unknown: give --prices"
+    if plan.prompt_tokens is None:
+        print_field("tokens", "unknown: give a file of items, or --tokens for one prompt")
         cost += ", and the tokens"
-    print_field("tokens", tokens)
-    print_field("cost", cost if plan.cost is None else f"{about}${plan.cost:,.4f}")
+    if plan.cost is None:
+        print_field("cost", cost)
 
 
 def _duration(seconds: float) -> str:

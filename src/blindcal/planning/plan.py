@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from blindcal.asking.run_context import Limits
@@ -16,14 +16,14 @@ from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.truth import bins_blind
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
-from blindcal.methods import METHODS, count_queries, expected_controls, method_of
+from blindcal.methods import METHOD_OF, METHODS, count_queries, expected_controls, method_of
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
-PROBE_QUERIES, CHOICE_PROBE_QUERIES, DECISION_PROBE_QUERIES = 170, 240, 12
-"""Approximate queries of pilot and probe, with two answers and with more."""
+PROBE_QUERIES, CHOICE_PROBE_QUERIES, LOGPROB_PROBE_QUERIES, DECISION_PROBE_QUERIES = 170, 230, 50, 12
+"""Approximate queries of pilot and probe with two answers, with more, and where probabilities are shown."""
 PROBE_AT_ONCE = 4
 """Queries of a probe under way at a time, on average: many follow from the answers before."""
 LATENCY = 0.6  # seconds per reply, assumed without a run
@@ -81,8 +81,9 @@ class PlanInputs:
     limits: Limits = field(default_factory=Limits)
     latency: float = LATENCY  # seconds per reply
 
-    def plan(self, method: str, n: int, queries: float, probes: int = PROBE_QUERIES) -> Plan:
-        """Plan one audit with about ``probes`` queries before it."""
+    def plan(self, method: str, n: int, queries: float, probes: int | None = None) -> Plan:
+        """Plan one audit with about ``probes`` queries before it, by default those of the method."""
+        probes = probe_queries(method, several=False) if probes is None else probes
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
         asked = count_queries(method, n, queries, bins)
         controls = expected_controls(method, n, asked)
@@ -107,6 +108,17 @@ class PlanInputs:
             else half_width(self.shape, method, n, queries, bins=bins, level=self.level),
         )
 
+    def of_settings(self, settings: Settings, method: str, n: int) -> Plan:
+        """Plan the audit of ``n`` items that these settings ask for, by a method that they allow."""
+        several = len(settings.answer_words) > 2
+        stated = METHODS[method].estimator == "stated"  # what a model will state in words cannot be forecast
+        return replace(self, shape=None if stated else self.shape).plan(
+            method,
+            n,
+            queries_per_item(settings, method),
+            0 if stated else probe_queries(method, several=several),
+        )
+
     def _seconds(self, queries: int, probes: int, tokens: float) -> float:
         limits = self.limits
         rounds = queries / limits.concurrency + probes / min(PROBE_AT_ONCE, limits.concurrency)
@@ -123,15 +135,17 @@ def plan_audit(
     prices: Prices | None = None,
     limits: Limits | None = None,
     shape: Shape | None = OVERCONFIDENT,
-) -> Plan:
-    """Plan an audit without asking anything.
+) -> dict[str, Plan]:
+    """Plan an audit without asking anything; returns plans by method.
+
+    Without a named method, there is one for each that the endpoint may allow, best first.
 
     Parameters
     ----------
     items : path
         File of labelled questions, or name of a set.
     settings : Settings
-        Settings of the audit; ``auto`` is planned as `latent`.
+        Settings of the audit.
     prices : Prices, optional
         Dollars per million tokens; by default OpenAI's dated list prices of some models, at its own address.
     limits : Limits, optional
@@ -139,32 +153,39 @@ def plan_audit(
     shape : Shape, optional
         Assumed shape of the model. Without one, or with more than two answers, the precision is not forecast.
     """
-    method = settings.assumed_method
     loaded = open_items(items, settings.prompt)
     n = min(len(loaded), settings.design.sample or len(loaded))
-    settings = settings.replace(method=method).resolved(n, loaded.words)
-    several = len(settings.answer_words) > 2
-    if (
-        several or METHODS[method].estimator == "stated"
-    ):  # what a model will state in words cannot be forecast
-        shape = None
+    settings = settings.resolved(n, loaded.words)
     inputs = PlanInputs(
-        shape=shape,
+        shape=None if len(settings.answer_words) > 2 else shape,
         bins=settings.bins,
         level=settings.estimation.level,
         tokens=count_tokens(loaded, settings),
         prices=settings.list_prices if prices is None else prices,
         limits=limits or Limits(),
     )
-    return inputs.plan(
-        method, n, settings.queries, probe_queries(method, several=several) if settings.probed else 0
-    )
+    return {method: inputs.of_settings(settings, method, n) for method in methods_to_try(settings)}
+
+
+def methods_to_try(settings: Settings) -> tuple[str, ...]:
+    """The named method, or those that an audit tries, best first; a stated confidence has no interval."""
+    if not settings.auto:
+        return (settings.design.method,)
+    return tuple(METHOD_OF[way] for way in settings.ways if way != "stated confidence")
+
+
+def queries_per_item(settings: Settings, method: str) -> float:
+    """The mean number that these settings ask by a method."""
+    given, several = settings.design.queries, len(settings.answer_words) > 2
+    if given is not None and not settings.auto:
+        return given
+    return METHODS[method].nearest_queries(given, several=several)
 
 
 def probe_queries(method: str, *, several: bool) -> int:
-    """About how many queries the probe for a method takes; fewer where probabilities are all there is."""
-    if METHODS[method].way == "decisions":
-        return DECISION_PROBE_QUERIES
+    """About how many queries the probe for a method takes; fewer where probabilities are shown."""
+    if METHODS[method].shown:
+        return DECISION_PROBE_QUERIES if METHODS[method].way == "decisions" else LOGPROB_PROBE_QUERIES
     return CHOICE_PROBE_QUERIES if several else PROBE_QUERIES
 
 
