@@ -51,9 +51,14 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("form", FORMS)
 def test_both_forms_show_the_ece_of_the_probabilities(form: str, items: Path, tmp_path: Path) -> None:
     """One request per item, no bias and no temperature; the estimate is the ECE of what was shown."""
+    scores = tmp_path / "scores.csv"
+    rows = (f"q{k},{label},{p}" for k, (label, p) in enumerate(zip(LABELS, P, strict=True)))
+    scores.write_text("\n".join(["id,label,p", *rows]))
     with serving(items) as server:
-        result = audit(items, settings(server, form), out=tmp_path / "run")
+        result = audit(items, settings(server, form), out=tmp_path / "run", oracle=scores)
     assert result.method == "decisions"
+    assert result.oracle is not None
+    assert result.oracle.ece == pytest.approx(float(result.ece), abs=1e-6)
     assert float(result.ece) == pytest.approx(float(binned_ece(LABELS, P, 5).ece), abs=3e-4)
     assert float(binned_ece(LABELS, P, 5).ece) in result.ece
     assert result.counts.items == N

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -34,6 +35,21 @@ def test_the_demo_audits_a_real_model_from_end_to_end(tmp_path: Path) -> None:
     assert 0 <= result["ece"]["low"] <= result["ece"]["high"] <= 1
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 21
     assert "To audit your own model" in done.output
+
+
+@real
+def test_the_demo_of_decisions_shows_the_probabilities_of_the_logprobs(tmp_path: Path) -> None:
+    """llama.cpp's own decision API is audited, and shows what the same model's logprobs show."""
+    arguments = ["--decisions", "--n", "20", "--port", "0", "--out", str(tmp_path)]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["method"] == "decisions"
+    assert result["counts"]["positive"] + result["counts"]["negative"] == 20
+    assert result["oracle"]["ece"] == pytest.approx(result["ece"]["value"], abs=1e-6)
+    apart = re.search(r"differ by (\S+) at most", done.output)
+    assert apart is not None
+    assert float(apart[1]) < 1e-6
 
 
 def test_what_cannot_work_fetches_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

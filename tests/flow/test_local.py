@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ from blindcal.cli.serve import command as serve_command
 from blindcal.endpoints import tokens
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.local_model import Served, ServerError, ServerSettings, serve
-from blindcal.endpoints.query_format import TokenQuestion
+from blindcal.endpoints.local_model import NAME, Served, ServerError, ServerSettings, serve
+from blindcal.endpoints.query_format import DecisionQuestion, TokenQuestion
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.records import Item, Message, Request, Targets
 from blindcal.scoring.hf import Score
@@ -194,14 +194,14 @@ def test_flip_points(served: Served) -> None:
     assert scored.mass < 1
 
 
-def start(*arguments: str, name: str) -> tuple[subprocess.Popen[str], str]:
+def start(*arguments: str, name: str, api: str = "") -> tuple[subprocess.Popen[str], str]:
     """Run ``blindcal serve`` and wait until it says what, where, and how to audit it."""
     command = [sys.executable, "-m", "blindcal", "serve", "--port", "0", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
     url = line.split(" at ")[1].split()[0]
-    audited = f"audit it with --model {name} --base-url {url}; Ctrl-C stops it"
+    audited = f"audit it with --model {name} --base-url {url}{api}; Ctrl-C stops it"
     assert line == f"serving model '{name}' at {url} ({audited})\n"
     return process, url
 
@@ -217,6 +217,33 @@ def test_serve_command(model: Path, ending: signal.Signals) -> None:
     assert process.returncode == 0
     assert stderr == "stopped\n"
     assert refuses(base_url)
+
+
+@pytest.mark.usefixtures("model")
+def test_serve_command_decides() -> None:
+    """The default model answers typed questions, each with different probabilities."""
+    arguments = ("--decisions", "--threads", "1", "--context", "256")
+    process, base_url = start(*arguments, name=Path(NAME).stem, api=" --api systemone")
+    questions = (
+        DecisionQuestion(("Yes", "No")),
+        DecisionQuestion(("red", "green", "blue")),
+        DecisionQuestion(("bad", "fair", "good"), graded=True),
+    )
+
+    async def ask(text: str) -> list[Mapping[str, float] | None]:
+        about = (Message("user", text),)
+        async with HttpEndpoint(Address(base_url, Path(NAME).stem, "systemone")) as endpoint:
+            return [(await endpoint.ask(each.request(about, 0.0, 0.0))).probabilities for each in questions]
+
+    try:
+        shown = [asyncio.run(ask(text)) for text in ("Grass is green.", "Blood is red.")]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    for one, other in zip(*shown, strict=True):
+        assert one
+        assert one != other
+        assert len(set(one.values())) == len(one)
 
 
 def test_serve_command_replays(tmp_path: Path) -> None:
@@ -244,6 +271,7 @@ def test_serve_command_replays(tmp_path: Path) -> None:
     [
         (["--scores", "FILE"], "needs --scores and --items together"),
         (["--scores", "FILE", "--items", "FILE", "model.gguf"], "no MODEL"),
+        (["--decisions", "model.gguf"], "--decisions serves the default model"),
         (["--jitter", "1"], "--jitter is for a replay"),
     ],
 )

@@ -231,6 +231,7 @@ class ServerSettings:
     port: Annotated[Port, "Port of the server on 127.0.0.1; 0 chooses a free one."] = 0
     context: Annotated[FromOne, "Maximum length of a prompt, in tokens."] = 4096
     threads: Annotated[FromZero, "Threads of the model; 0 is one per core."] = 0
+    batch: Annotated[FromOne, "Maximum number of tokens that are computed together."] = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +327,7 @@ def _main(path: str, settings: ServerSettings) -> None:
     params.hostnames = [HOST]
     params.port = settings.port
     params.n_ctx = settings.context
+    params.n_ubatch = settings.batch
     params.n_parallel = 1
     params.cache_prompt = False
     params.cache_ram_mib = 0

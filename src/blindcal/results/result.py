@@ -318,7 +318,7 @@ class AuditResult(Findings):
 
 # A stated confidence is compared with the probability of the answer, for it has no truth of its own. Answers
 # at an endpoint's own setting, of which scores know nothing, are compared with draws at T = 1.
-_COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "configured": "p_sum", "stated": "p"}
+_COLUMNS = {"pair": "p", "max": "p_max", "sum": "p_sum", "configured": "p_sum", "stated": "p", "shown": "p"}
 
 
 @dataclass(frozen=True, slots=True)
