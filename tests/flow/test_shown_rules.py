@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from blindcal.results.run import open_run
 from blindcal.settings import Settings
 from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
+from blindcal.store.run_store import RUN_FILE, Store
 from certified_runs import at, read_lines, ruled, without_labels
 from commanding import blindcal
 from deciding import model, write_items
@@ -136,7 +138,13 @@ def test_the_readings_of_the_audit_certify_without_a_query(own: Path, server: De
     """Every certifying item is decided by what the audit read, and attempts are counted as ever."""
     asked = server.answered
     wish = ("certify", own, "--precision", 0.9, "--negative-precision", 0.8)
-    assert "queries    0 for the first threshold, at most 0" in blindcal(*wish, "--dry-run").stdout
+    planned = blindcal(*wish, "--dry-run").stdout
+    assert "queries    0 for the first threshold, at most 0" in planned
+    assert "cost       at most $0" in planned
+    with Store.open(own / RUN_FILE) as store:  # another address, which needs a key
+        store.set_note("config", {**store.note("config"), "base_url": "https://api.example.com/v1"})
+    with sqlite3.connect(own / RUN_FILE) as db:
+        db.execute("UPDATE items SET messages = NULL")
     assert blindcal(*wish).exit_code == 0
     made = Certificate.load(own / "certificate.json")
     assert (server.answered, made.queries, made.reused) == (asked, 0, made.items)

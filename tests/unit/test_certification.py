@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, logit, ndtr
+from scipy.stats import binom
 
 from blindcal.certifying.design import CertifyDesign, Reuse
 from blindcal.design import answer_design
@@ -37,6 +38,7 @@ from blindcal.estimate.noise import ControlCounts
 from blindcal.estimate.uncertainty import share_bounds
 from blindcal.records import INVALID, AnswerTable, FloatArray, IntArray, Round, Token
 from blindcal.results.certificate import FORMAT, Certificate, prompt_digest
+from blindcal.results.result import Spread
 from certified_runs import ACCEPT, REJECT, TARGETS, certificate
 
 
@@ -97,6 +99,32 @@ def test_contradictory_and_invalid_answers_decide_nothing() -> None:
     assert known.contradictory.tolist() == [True, False]
     for shift in (-3.0, 0.0, 3.0):
         assert known.open(shift).all()
+
+
+def test_a_probability_that_is_shown_decides_at_every_threshold() -> None:
+    """From the threshold up it is above; bounds on both sides of one, and no reading, decide nothing."""
+    items, zeros = np.arange(4), np.zeros(4)
+    bounds = np.array([[0.5, 0.5], [-50.0, -50.0], [0.0, 1.0], [np.nan, np.nan]])
+    answers = np.array([1, 0, 1, INVALID])
+    known = KnownRange.of(4, AnswerTable(items, zeros, zeros, answers, bounds=bounds))
+    assert known.above(-0.5).tolist() == [True, False, False, False]
+    assert known.below(-0.5).tolist() == [False, True, False, False]
+    assert known.below(-0.5000001).tolist() == [True, True, False, False]
+    side = Side(name="accept", wanted=0.5, level=0.95, shifts=(-0.5,))
+    test = side.test(np.array([1, 0, 1, 1]), known, None, -0.5, whole=True)
+    assert test is not None
+    assert (test.right, test.decided, test.unknown, test.items) == (1, 1, 0, 4)
+
+
+def test_equal_spreads_rarely_differ() -> None:
+    """Of pairs that move alike, the test finds a difference at most as often as its level allows."""
+    rng = np.random.default_rng(0)
+    before, after = np.abs(rng.standard_normal((2, 20_000, 20))) * 0.02
+    spread = [Spread(pairs=20, deviation=0.02, most=most) for most in before.max(axis=1)]
+    alarms = sum(each.exceeded_by(moves) for each, moves in zip(spread, after, strict=True))
+    assert alarms <= binom.ppf(0.9999, 20_000, 0.001)
+    assert Spread(pairs=20, deviation=0.0, most=0.0).exceeded_by(np.full(10, 0.01))
+    assert not Spread(pairs=20, deviation=0.0, most=0.0).exceeded_by(np.full(10, 1e-5))
 
 
 @given(st.integers(0, 10**6))

@@ -179,7 +179,7 @@ def _print_plan(run: Run, plan: CertifyPlan, prices: Prices | None, as_json: boo
     spend, first, most = run.result.spend, plan.first_queries, plan.most_queries
     tokens = round(spend.prompt_tokens / max(1, spend.queries) * most)
     used = Usage(queries=most, attempts=most, prompt_tokens=tokens, completion_tokens=most)
-    cost = None if prices is None else prices.cost(used)
+    cost = 0.0 if not most else None if prices is None else prices.cost(used)
     if as_json:
         shown: dict[str, Any] = {"attempt": plan.attempt, "choosing": plan.choosing}
         shown |= {"certifying": len(plan.items), "chance": plan.chance, "first_queries": first}
