@@ -185,9 +185,14 @@ SERVICES = (
     Service("Azure OpenAI", ".openai.azure.com", "AZURE_OPENAI_API_KEY"),
     Service("OpenRouter", "openrouter.ai", "OPENROUTER_API_KEY"),
     Service("Together", "api.together.xyz", "TOGETHER_API_KEY"),
+    Service("Together", "api.together.ai", "TOGETHER_API_KEY"),
     Service("Fireworks", "api.fireworks.ai", "FIREWORKS_API_KEY"),
     Service("Groq", "api.groq.com", "GROQ_API_KEY"),
     Service("Anthropic", "api.anthropic.com", "ANTHROPIC_API_KEY"),
+    Service("Gemini", "generativelanguage.googleapis.com", "GEMINI_API_KEY"),
+    Service("xAI", "api.x.ai", "XAI_API_KEY"),
+    Service("DeepSeek", "api.deepseek.com", "DEEPSEEK_API_KEY"),
+    Service("Mistral", "api.mistral.ai", "MISTRAL_API_KEY"),
 )
 
 
