@@ -100,3 +100,11 @@ def test_the_demo_is_the_one_that_readme_shows() -> None:
     assert DEMO.output is not None
     readme = (ROOT / "README.md").read_text()
     assert f"```text\n{DEMO.output.partition(chr(10) * 2)[0]}\n```" in readme
+
+
+def test_readme_shows_lines_of_the_demo_of_decisions() -> None:
+    """README shows a part of what the page about decision APIs shows."""
+    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/decision-apis.md"))
+    lines = readme.partition("`blindcal demo --decisions` audits")[2].split("```")[1].splitlines()[1:]
+    assert len(lines) >= 4
+    assert [line for line in lines if line not in page.splitlines()] == []
