@@ -5,6 +5,7 @@
     python bench/monitored.py references [--streams 21]
     python bench/monitored.py changed [--streams 100]
     python bench/monitored.py swapped [--streams 300]
+    python bench/monitored.py shown [--streams 1000]
 
 Each part writes a file of its own. Items are drawn with replacement from real models' probabilities (twelve
 score sets and four recorded cells), and each gets one query at a uniform threshold. Every alarm has the level
@@ -16,6 +17,8 @@ references  against audits: how often alarms are false, and items until one if l
             come from another set
 changed     after 5,000 quiet items, calibration is lost, or the questions change: items until the alarm
 swapped     another model, or shifted log-odds: anchor queries until the endpoint alarm
+shown       probabilities that are read: false alarms, items until the calibration alarm beside one answer per
+            item (a fiftieth of the streams for each file), and against audits (a 140th)
 """
 
 from __future__ import annotations
@@ -33,8 +36,10 @@ import numpy as np
 from scipy.stats import norm
 
 import blindcal as bc
+from blindcal.estimate.shown import Shown, ShownFit
 from blindcal.estimate.streams.betting import CurveClaim, Game, Reference, calibration_cells, question_cells
-from blindcal.records import FloatArray
+from blindcal.estimate.streams.shown_bets import LabelGame, RangeGame, claim_of
+from blindcal.records import FloatArray, IntArray
 from blindcal.simulation.simulate import log_odds
 from blindcal.watching.monitor import FOR_REFERENCE, Monitor
 from populations import simulated_fit
@@ -56,6 +61,8 @@ FEW_ITEMS = 2000
 FOLLOWED = 25  # streams that follow the same reference
 SHIFT = 0.5
 AFTER_SWAP, SOON = 400, 50  # anchor queries
+
+VALIDITY = {"alarm": "{}", "streams": "{:,}", "observations": "{:,}", "raised": "{}", "share": "{:.1%}"}
 
 Study: TypeAlias = Callable[["StreamJob"], list[float]]
 Runner: TypeAlias = Callable[[Study, Sequence["StreamJob"]], FloatArray]
@@ -97,13 +104,32 @@ def questions_alarm(stream: Stream, game: Game) -> float:
     return first_reached(wealth_path(game, cells), REFERENCE_BAR)
 
 
+def shown_alarm(stream: Stream, game: Game, bar: float = BAR) -> float:
+    """Items until the calibration alarm, with probabilities that are read."""
+    return first_reached(wealth_path(game, np.column_stack([stream.f, stream.labels])), bar)
+
+
 @lru_cache(maxsize=2)
 def reference(path: Path, seed: int, items: int = 1000) -> Reference:
     """An audit of items like those of the stream."""
+    labels, f = audited_items(path, seed, items)
+    return Reference.of(simulated_fit(labels, f, seed=seed, resamples=1000).smooth, LEVEL * FOR_REFERENCE)
+
+
+@lru_cache(maxsize=2)
+def shown_reference(path: Path, seed: int, items: int) -> tuple[LabelGame, RangeGame]:
+    """An audit of the same items whose probabilities were read."""
+    labels, f = audited_items(path, seed, items)
+    fit = ShownFit(shown=Shown(labels, f, size=1000, seed=seed), bin_count=5, level=0.95)
+    missed = LEVEL * FOR_REFERENCE
+    return LabelGame(claim_of(fit, missed)), RangeGame(fit, missed)
+
+
+def audited_items(path: Path, seed: int, items: int) -> tuple[IntArray, FloatArray]:
+    """Labels and probabilities of random items."""
     traffic = recorded(path)
     picked = np.random.default_rng([seed, 2, 15]).integers(traffic.f.size, size=items)
-    fit = simulated_fit(traffic.labels[picked], traffic.f[picked], seed=seed, resamples=1000)
-    return Reference.of(fit.smooth, LEVEL * FOR_REFERENCE)
+    return traffic.labels[picked], traffic.f[picked]
 
 
 # Nothing is wrong
@@ -176,8 +202,7 @@ def validity(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Tabl
         often = int(np.isfinite(raised).sum())
         length = ANCHOR_QUERIES if name.startswith("endpoint") else ITEMS
         rows.append([name, raised.size, length, often, often / raised.size])
-    columns = {"alarm": "{}", "streams": "{:,}", "observations": "{:,}", "raised": "{}", "share": "{:.1%}"}
-    return {"validity": table(columns, rows)}
+    return {"validity": table(VALIDITY, rows)}
 
 
 # Something is wrong
@@ -247,16 +272,21 @@ def after_audit(job: StreamJob) -> list[float]:
     The calibration and the questions alarm if all is as in the audit; the first one with inverted labels; the
     first of both with items of another file.
     """
-    items, seed = map(int, job.kind.split())
-    known = reference(job.path, seed, items)
+    how, *numbers = job.kind.split()
+    items, seed = map(int, numbers)
     files = (score_files if job.path.parent.name == "scores" else recorded_cells)(job.path.parents[1])
     other = files[(files.index(job.path) + 1) % len(files)]
 
     def calibration(stream: Stream) -> float:
-        return calibration_alarm(stream, known.curve.game, REFERENCE_BAR)
+        if how == "shown":
+            return shown_alarm(stream, shown_reference(job.path, seed, items)[0], REFERENCE_BAR)
+        return calibration_alarm(stream, reference(job.path, seed, items).curve.game, REFERENCE_BAR)
 
     def questions(stream: Stream) -> float:
-        return questions_alarm(stream, known.share.game)
+        if how == "shown":
+            game = shown_reference(job.path, seed, items)[1]
+            return first_reached(wealth_path(game, game.ranges(stream.f)), REFERENCE_BAR)
+        return questions_alarm(stream, reference(job.path, seed, items).share.game)
 
     same = recorded(job.path).stream(job.items, job.rng(3))
     wrong = recorded(job.path).stream(FEW_ITEMS, job.rng(11))
@@ -269,14 +299,16 @@ def after_audit(job: StreamJob) -> list[float]:
     ]
 
 
-def references(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
+def references(paths: Sequence[Path], streams: int, run: Runner, how: str = "answers") -> dict[str, Table]:
     """How often alarms are false against audits of several sizes, and how soon they find great changes."""
     each: list[FloatArray] = []
     columns = {"model and set": "{}"}
     for size in REFERENCE_SIZES:
         begun = len(each) * len(paths) * streams
         jobs = [
-            StreamJob(begun + k, paths[k // streams], kind=f"{size} {k % streams * REFERENCES // streams}")
+            StreamJob(
+                begun + k, paths[k // streams], kind=f"{how} {size} {k % streams * REFERENCES // streams}"
+            )
             for k in range(len(paths) * streams)
         ]
         each.append(run(after_audit, jobs).reshape(len(paths), streams, -1))
@@ -374,7 +406,36 @@ def swapped(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table
     return {"swapped": table(columns, rows)}
 
 
+def shown(paths: Sequence[Path], streams: int, run: Runner) -> dict[str, Table]:
+    """The alarms of probabilities that are read, beside those of one answer per item."""
+    raised = run(shown_calibrated, in_turn(streams, paths))[:, 0]
+    often = int(np.isfinite(raised).sum())
+    row: list[Cell] = ["calibration, against perfect calibration", streams, ITEMS, often, often / streams]
+    rows: list[list[Cell]] = []
+    for path, each in by_file(shown_miscalibrated, paths, max(2, streams // 50), run).items():
+        rows.append([recorded(path).name, *(spread(delays) for delays in each.T)])
+    columns = {"model and set": "{}", "shown probabilities": SPREAD, "one answer per item": SPREAD}
+    return {
+        "validity": table(VALIDITY, [row]),
+        "power": table(columns, rows),
+        "references": references(paths, max(1, streams // 140), run, "shown")["references"],
+    }
+
+
+def shown_calibrated(job: StreamJob) -> list[float]:
+    """Items until the calibration alarm, though labels are drawn from the probabilities that are shown."""
+    traffic = recorded(job.path)
+    return [shown_alarm(traffic.stream(job.items, job.rng(0), traffic.f), LabelGame(CurveClaim()))]
+
+
+def shown_miscalibrated(job: StreamJob) -> list[float]:
+    """Items until the alarm of shown probabilities, and of one answer per item."""
+    stream = recorded(job.path).stream(QUIET, job.rng(6))
+    return [shown_alarm(stream, LabelGame(CurveClaim())), calibration_alarm(stream, CurveClaim().game)]
+
+
 PARTS = {
+    "shown": (shown, 1000),
     "validity": (validity, 1000),
     "power": (power, 100),
     "references": (references, 21),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,7 +41,8 @@ class Traffic:
         labels = self.labels[picked]
         if chance is not None:
             labels = (rng.random(n) < chance[picked]).astype(np.int64)
-        return Stream(labels, thresholds, (self.f[picked] >= thresholds).astype(np.int64))
+        f = self.f[picked]
+        return Stream(labels, f, thresholds, (f >= thresholds).astype(np.int64))
 
     def shifted(self, shift: float) -> Traffic:
         """The same items with other log-odds."""
@@ -50,19 +51,17 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Stream:
-    """Items with one answer each, in order."""
+    """Items with their probabilities and one answer each, in order."""
 
     labels: IntArray
+    f: FloatArray
     thresholds: FloatArray
     answers: IntArray
 
     def then(self, other: Stream) -> Stream:
         """These items, and then others."""
-        return Stream(
-            np.concatenate([self.labels, other.labels]),
-            np.concatenate([self.thresholds, other.thresholds]),
-            np.concatenate([self.answers, other.answers]),
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Stream(*(np.concatenate(pair) for pair in pairs))
 
 
 @lru_cache

@@ -18,8 +18,10 @@ import blindcal as bc
 from blindcal.errors import InputError
 from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
+from blindcal.estimate.shown import Shown, ShownFit
 from blindcal.estimate.streams.alarms import RANGES, Alarm, AlarmName, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import CurveClaim, Reference, calibration_cells, question_cells
+from blindcal.estimate.streams.shown_bets import LabelGame
 from blindcal.records import AnswerTable, FloatArray, IntArray, Noise
 from blindcal.simulation.simulate import log_odds
 from blindcal.watching.monitor import FOR_REFERENCE
@@ -50,6 +52,15 @@ def reference() -> bc.LatentFit:
     p = rng.beta(0.6, 0.7, 1000)
     labels = (rng.random(1000) < squared(p)).astype(np.int64)
     return fitted(labels, asked(labels, p), resamples=100)
+
+
+@cache
+def shown_reference() -> ShownFit:
+    """The same audit where probabilities are shown."""
+    rng = np.random.default_rng(152)
+    p = rng.beta(0.6, 0.7, 1000)
+    labels = (rng.random(1000) < squared(p)).astype(np.int64)
+    return ShownFit(shown=Shown(labels, p, size=1000), bin_count=5, level=0.95)
 
 
 def alarm(state: MonitorState, name: AlarmName = "calibration") -> Alarm:
@@ -173,13 +184,75 @@ def test_a_reference_without_errors_does_not_silence_the_alarm(n: int, shape: fl
     assert wrong.raised_at <= 200
 
 
-def test_alarms_are_rarely_false() -> None:
+def test_shown_probabilities_raise_what_changed_and_soon() -> None:
+    """As threshold answers do, in a tenth of the items: other labels, other confidences, and nothing else."""
+    rng = np.random.default_rng(12)
+    f = rng.beta(0.6, 0.7, 3000)
+    same = (rng.random(3000) < squared(f)).astype(np.int64)
+    state = in_shown_pieces(bc.Monitor(shown_reference()), same, f, [1, 700])
+    check_same(state, bc.Monitor(shown_reference()).update(same, p=f))
+    assert not state.raised
+    assert (state.answers, state.labelled) == (3000, 3000)
+    assert 0 not in state.gaps[0].gap
+    found = alarm(bc.Monitor(shown_reference(), max_ece=0).update(same, p=f))
+    assert found.raised_at is not None
+    assert found.raised_at <= 200
+    state = bc.Monitor(shown_reference()).update(1 - same, p=f)
+    assert (state.raised, alarm(state, "questions").raised) == (True, False)
+    assert (alarm(state).raised_at or 999) <= 100
+    higher = np.sqrt(f)
+    questions = alarm(bc.Monitor(shown_reference()).update(np.full(3000, -1), p=higher), "questions")
+    assert questions.raised
+    assert "higher" in str(questions.finding)
+
+
+def in_shown_pieces(monitor: bc.Monitor, labels: IntArray, p: FloatArray, cuts: list[int]) -> MonitorState:
+    for first, end in zip([0, *cuts], [*cuts, p.size], strict=True):
+        state = monitor.update(labels[first:end], p=p[first:end])
+    return state
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
+def test_one_shown_probability_proves_nothing(p: float, label: int) -> None:
+    """At the ends of the scale too, every evidence is finite and every gap possible."""
+    for known in (None, shown_reference()):
+        state = bc.Monitor(known).update([label], p=[p])
+        assert not state.raised
+        assert np.isfinite([one.log_evidence for one in state.alarms]).all()
+        assert all(0 in one.gap for one in state.gaps)
+
+
+def test_intervals_of_shown_gaps_hold_and_are_narrower() -> None:
+    """The true gap of all items is inside after each of 6 looks; one reading tells more than one answer."""
+    labels, t, answers = rows_of(600, 3, squared)
+    f = np.random.default_rng([3, 151]).beta(0.6, 0.7, 600)
+    shown, hidden = bc.Monitor(), bc.Monitor()
+    many = np.random.default_rng(41).beta(0.6, 0.7, 1_000_000)
+    for first in range(0, 600, 100):
+        rows = slice(first, first + 100)
+        seen = shown.update(labels[rows], p=f[rows]).gaps[0].gap
+        other = hidden.update(labels[rows], t[rows], answers[rows]).gaps[0].gap
+        assert float((many - squared(many)).mean()) in seen
+    assert float(seen.high or 1) - float(seen.low or -1) < 0.8 * (
+        float(other.high or 1) - float(other.low or -1)
+    )
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_alarms_are_rarely_false(shown: bool) -> None:
     """Labels drawn from f: of 150 streams, at most 7.5 are expected; more than 16 have a chance of 1 in 500.
 
     Seeds 0 to 149, 1,500 items each; bench/monitored.py does it with 1,000 streams of 20,000.
     """
-    game = CurveClaim().game
-    paths = (wealth_path(game, calibration_cells(*rows_of(1500, seed))) for seed in range(150))
+    game = LabelGame(CurveClaim()) if shown else CurveClaim().game
+
+    def observed(seed: int) -> Any:
+        labels, t, answers = rows_of(1500, seed)
+        f = np.random.default_rng([seed, 151]).beta(0.6, 0.7, 1500)
+        return np.column_stack([f, labels]) if shown else calibration_cells(labels, t, answers)
+
+    paths = (wealth_path(game, observed(seed)) for seed in range(150))
     raised = sum(np.isfinite(first_reached(path, 1 / LEVEL)) for path in paths)
     assert binom.sf(16, 150, LEVEL) < 1 / 500
     assert 0 < raised <= 16
@@ -204,6 +277,25 @@ def test_the_endpoint_alarm_allows_for_what_the_set_up_shows() -> None:
     assert found.raised_at is not None
     assert 400 < found.raised_at <= 440
     assert "leans to the positive" in str(found.finding)
+
+
+def test_noise_of_shown_probabilities_is_seldom_a_move() -> None:
+    """Of 40 endpoints whose probabilities jitter, 2 at most are accused in 300 anchors; one that moves is."""
+    raised = 0
+    for seed in range(40):
+        rng, monitor = np.random.default_rng([seed, 44]), bc.Monitor()
+        monitor.update([], p=[])
+        pairs, moves = (np.diff(rng.normal(0, 0.02, (n, 2)))[:, 0] for n in (50, 300))
+        margin = np.abs(pairs).max()
+        monitor.expect_anchors(0, 50, 0, 0)
+        monitor.add_anchors(moves <= margin, np.abs(moves) > margin)
+        raised += alarm(monitor.state(), "endpoint").raised
+        if seed == 0:
+            monitor.add_anchors(np.zeros(6, np.int64), np.ones(6, np.int64))
+            found = alarm(monitor.state(), "endpoint")
+            assert found.raised
+            assert "leans to the positive" in str(found.finding)
+    assert raised <= 2
 
 
 def test_intervals_of_gaps_hold_at_all_times() -> None:
@@ -299,3 +391,9 @@ def test_wrong_input_is_named(rows: Any, why: str) -> None:
         bc.Monitor().update(*rows)
     with pytest.raises(InputError, match="max_ece"):
         bc.Monitor(max_ece=1)
+    with pytest.raises(InputError, match="either the shown"):
+        bc.Monitor().update(*rows, p=[0.5])
+    with pytest.raises(InputError, match="has shown probabilities"):
+        bc.Monitor(shown_reference()).update([1], [0.5], [1])
+    with pytest.raises(InputError, match="has answers at thresholds"):
+        bc.Monitor(reference()).update([1], p=[0.5])

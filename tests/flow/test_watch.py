@@ -400,7 +400,7 @@ def test_anchors_are_seldom_wrong_about_a_steady_endpoint(tmp_path: Path) -> Non
         endpoint = Noisy(log_odds, jitter, rng)
         job = Job(items=items, question=TokenQuestion(PAIR), store=store, max_shift=50.0)
         anchors = Anchors(job, store, jitter, seed)
-        known = await anchors.set_up(items, endpoint)
+        known = await anchors.set_up(items, None, endpoint)
         answers = await anchors._ask_all(known, range(400), endpoint)
         monitor = Monitor(level=0.05)
         monitor.expect_anchors(*known.seen)

@@ -99,10 +99,11 @@ def command(
     STREAM is a file of JSON lines that grows, a CSV or Parquet file, a folder of such files, or - for
     standard input. A record has the fields that the template of the reference audit names, an id, and a label
     if it is known. Labels that come later are in a file named by --labels, or in a later record with the same
-    id. Each item is asked one query, at a threshold that follows from its id.
+    id. Each item is asked one query: at a threshold that follows from its id, or for its probability if the
+    audit read those that the endpoint shows.
 
-    There are three alarms. The endpoint alarm asks a few items again and again where their answers were
-    known to flip: is it still the same model? The questions alarm compares the answers with those of the
+    There are three alarms. The endpoint alarm asks a few items again and again, whose confidence is
+    known: is it still the same model? The questions alarm compares the confidence with that of the
     reference, without labels: is the model asked something else? The calibration alarm needs labels: is the
     confidence still right? Each is raised for nothing with a chance of at most --alpha, however long the
     watch and however often you look.

@@ -35,15 +35,25 @@ _CELLS = 2048  # equal shares of the items, and cells of the grid, that draws te
 _CHUNK = 4_000_000  # number of (resample, item) pairs that are drawn at a time
 
 
+def exact_probabilities(bounds: FloatArray) -> FloatArray:
+    """The probabilities between bounds of log-odds (rows), NaN where these are not close together."""
+    low, high = expit(bounds).T
+    return np.where(high - low < _EXACT, (low + high) / 2, np.nan)
+
+
 def exact_readings(problem: Problem) -> FloatArray | None:
     """The probability that was read of each item, NaN if none was; ``None`` if any is only bounded."""
     rows = problem.readings.rows(problem.readings.answers != INVALID)
-    bounds = expit(rows.bounds_or_nan)
-    exact = (bounds[:, 1] - bounds[:, 0] < _EXACT).all()  # NaN, of an answer without bounds, is not
-    if not len(rows) or not exact or np.unique(rows.items).size < len(rows) or problem.counts is not None:
+    read = exact_probabilities(rows.bounds_or_nan)
+    if (
+        not len(rows)
+        or np.isnan(read).any()
+        or np.unique(rows.items).size < len(rows)
+        or problem.counts is not None
+    ):
         return None
     p = np.full(problem.labels.size, np.nan)
-    p[rows.items] = bounds.mean(axis=1)
+    p[rows.items] = read
     return p
 
 

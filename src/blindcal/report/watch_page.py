@@ -20,8 +20,8 @@ WATCH_PAGE = "watch.html"
 VerdictStatus: TypeAlias = Literal["quiet", "raised", "not tested"]
 
 WATCHED: dict[AlarmName, str] = {
-    "endpoint": "answers to a few items, asked again and again where they were known to flip",
-    "questions": "answers at random thresholds, without labels, against those of the reference",
+    "endpoint": "a few items whose confidence is known, asked again and again",
+    "questions": "the distribution of the confidence, without labels, against that of the reference",
     "calibration": "labelled answers",
 }
 ADVICE: dict[AlarmName, str] = {

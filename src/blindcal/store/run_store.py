@@ -403,11 +403,15 @@ class Store:
         """The answer in a text, and what its logprobs show: the likeliest answer and bounds; four columns."""
         return self._columns("said, answer, low, high", "said IS NOT NULL").reshape(-1, 4)
 
-    def shown_bounds(self, queries: int) -> FloatArray | None:
-        """Bounds of the log-odds that the answer to each query shows, NaN for none; ``None`` without any."""
-        shown = self._columns("query, low, high", "low IS NOT NULL").reshape(-1, 3)
+    def shown_bounds(self, queries: int, first: int = 0) -> FloatArray | None:
+        """Bounds of the log-odds that answers to queries from ``first`` on show, NaN for none.
+
+        ``None`` if no answer shows any.
+        """
+        chosen = f"low IS NOT NULL AND query >= {first} AND query < {first + queries}"
+        shown = self._columns("query, low, high", chosen).reshape(-1, 3)
         bounds = np.full((queries, 2), np.nan)
-        bounds[shown[:, 0].astype(np.int64)] = shown[:, 1:]
+        bounds[shown[:, 0].astype(np.int64) - first] = shown[:, 1:]
         return bounds if len(shown) else None
 
     def log_odds(self, queries: int) -> FloatArray | None:

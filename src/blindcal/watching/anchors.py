@@ -4,6 +4,9 @@ An anchor is asked just above its flip, where its answer is positive, or just be
 change of the model moves flips and shows in these answers at once. The rate of wrong answers without a change
 is measured at the set-up, with queries drawn in the same random way.
 
+Where probabilities are shown, those of the reference's items are known. An anchor is wrong if its probability
+has moved by more than any did, in the reference or at the set-up, when the same was asked twice.
+
 The anchor of query number k depends on k alone, so interruptions change nothing. Each query has a slightly
 different common bias, so no cache can answer it.
 """
@@ -16,15 +19,18 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+from scipy.special import expit, logit
 
 from blindcal.asking.controls import ask_forced, bias_ignored
 from blindcal.asking.job import Job
 from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
+from blindcal.estimate.shown import exact_probabilities
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.probing.response_curve import Observation, Query, bisect, fit
-from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Request
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Item, Request
+from blindcal.results.result import Spread
 from blindcal.store.watch_store import AnchorAnswer, WatchStore
 
 ANCHORS = 8
@@ -32,19 +38,24 @@ CONFIRMATIONS = 200
 """Anchor queries at the set-up, which measure how often anchors are answered wrongly."""
 PER_LOOK, PER_ITEM = 4, 0.04
 """Minimum number of anchor queries per look, and their number per item."""
-SET_UP = ANCHORS * 10 + CONFIRMATIONS
-"""Approximate number of queries of the set-up."""
 _MARGIN, _JITTERS = 0.1, 1.5  # distance of a query from the flip: margin, plus this multiple of the jitter
 _CANDIDATES = 3 * ANCHORS  # items tried, since some have no flip within the largest shift
 _REFINING = 12  # more queries around a flip if answers are noisy
 _ROOM = 1.0  # minimum distance of a flip from the largest shift, since anchors are asked on both sides
 _COOLER, _COOLEST = 0.02, 0.18  # range of the share by which the common bias of a query is reduced
 _GOLDEN = 0.6180339887498949
+PAIRS = 50
+"""Items whose probability is read twice, in the reference or at the set-up."""
+MOST_SHOWN = 200
+"""Most anchors whose probability is shown."""
+LEAST_MOVE = 0.01
+"""A smaller move of a shown probability is none."""
+_TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """An item and the shift at which its answer flips."""
+    """An item and the shift at which its answer flips: minus the log-odds, if they are shown."""
 
     item: Item
     flip: float
@@ -52,7 +63,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorSet:
-    """Anchors, and how far from their flips they are asked.
+    """Anchors, and how far from their flips they are asked, or a shown probability may move.
 
     ``seen`` are the wrong answers and all answers of the set-up above the flips, and those below.
     """
@@ -87,12 +98,25 @@ class Anchors:
     seed: int
 
     @property
+    def set_up_queries(self) -> int:
+        """Approximate number of queries of the set-up."""
+        return ANCHORS * 10 + CONFIRMATIONS
+
+    @property
     def _question(self) -> TokenQuestion:
         assert isinstance(self.job.question, TokenQuestion)
         return self.job.question
 
-    async def set_up(self, candidates: Sequence[Item], endpoint: Endpoint) -> AnchorSet:
-        """Find the flips of some items, ask around them and note the result; empty if no item has a flip."""
+    async def set_up(
+        self,
+        candidates: Sequence[Item],
+        p: FloatArray | None,  # noqa: ARG002 - hidden
+        endpoint: Endpoint,
+    ) -> AnchorSet:
+        """Find the flips of some items, ask around them and note the result; empty if no item has a flip.
+
+        ``p`` are the probabilities that the reference shows for the candidates.
+        """
         anchors: list[Anchor] = []
         observed: list[Observation] = []
         tried = candidates[:_CANDIDATES]
@@ -138,16 +162,17 @@ class Anchors:
         self.store.add_anchor_answers(await self._ask_all(known, numbers, endpoint))
 
     async def _ask_all(self, known: AnchorSet, numbers: range, endpoint: Endpoint) -> list[AnchorAnswer]:
-        async def answered(number: int) -> AnchorAnswer:
-            rng = np.random.default_rng([self.seed, 6, number + CONFIRMATIONS])
-            k, up = int(rng.integers(len(known.anchors))), bool(rng.integers(2))
-            anchor = known.anchors[k]
-            shift = anchor.flip + (known.margin if up else -known.margin)
-            question = self._cooler(2 * (number + CONFIRMATIONS))
-            answer = await self._ask(question.request(anchor.item.messages, shift, 0.0), endpoint)
-            return AnchorAnswer(number, k, up, answer)
+        asking = (self._asked_again(known, number, endpoint) for number in numbers)
+        return list(await asyncio.gather(*asking))
 
-        return list(await asyncio.gather(*map(answered, numbers)))
+    async def _asked_again(self, known: AnchorSet, number: int, endpoint: Endpoint) -> AnchorAnswer:
+        rng = np.random.default_rng([self.seed, 6, number + CONFIRMATIONS])
+        k, up = int(rng.integers(len(known.anchors))), bool(rng.integers(2))
+        anchor = known.anchors[k]
+        shift = anchor.flip + (known.margin if up else -known.margin)
+        question = self._cooler(2 * (number + CONFIRMATIONS))
+        answer = await self._ask(question.request(anchor.item.messages, shift, 0.0), endpoint)
+        return AnchorAnswer(number, k, up, answer)
 
     async def bias_lost(self, known: AnchorSet, look: int, endpoint: Endpoint) -> str | None:
         """What shows that the bias no longer acts, or ``None``; all anchors are forced only if one fails."""
@@ -171,3 +196,52 @@ class Anchors:
             return INVALID
         self.store.served_number(reply.model, reply.fingerprint)
         return self._question.parse(reply).answer
+
+
+@dataclass(frozen=True)
+class ShownAnchors(Anchors):
+    """Anchors whose probability is shown; its ``spread`` is that of the reference."""
+
+    spread: Spread | None
+
+    @property
+    def set_up_queries(self) -> int:
+        return 2 * PAIRS
+
+    async def set_up(self, candidates: Sequence[Item], p: FloatArray | None, endpoint: Endpoint) -> AnchorSet:
+        """Note the probabilities of some items; asks some twice, if the reference did too seldom."""
+        pairs, most = (0, LEAST_MOVE) if self.spread is None else (self.spread.pairs, self.spread.most)
+        some = candidates[: PAIRS if p is None else max(0, PAIRS - pairs)]
+        twice = await asyncio.gather(*(self._shown(item, endpoint) for item in some for _ in range(2)))
+        first, second = np.reshape(twice, (-1, 2)).T
+        moves = np.abs(first - second)[~np.isnan(first + second)]
+        odds = logit(np.clip(first if p is None else p, _TINY, 1 - _TINY))
+        read = [(item, s) for item, s in zip(candidates, odds.tolist(), strict=False) if not np.isnan(s)]
+        done = AnchorSet(
+            anchors=tuple(Anchor(item, -s) for item, s in read[:MOST_SHOWN]),
+            margin=max(LEAST_MOVE, most, float(moves.max(initial=0.0))),
+            seen=(0, pairs + moves.size, 0, 0),
+        )
+        self.store.set_note("anchors", msgspec.to_builtins(done))
+        return done
+
+    async def _asked_again(self, known: AnchorSet, number: int, endpoint: Endpoint) -> AnchorAnswer:
+        k = number % len(known.anchors)
+        anchor = known.anchors[k]
+        move = await self._shown(anchor.item, endpoint) - expit(-anchor.flip)
+        if np.isnan(move):
+            return AnchorAnswer(number, k, True, INVALID)
+        lower, higher = move < -known.margin, move > known.margin
+        return AnchorAnswer(number, k, not higher, NEGATIVE if lower else POSITIVE)
+
+    async def bias_lost(self, known: AnchorSet, look: int, endpoint: Endpoint) -> str | None:  # noqa: ARG002 - no bias acts
+        return None
+
+    async def _shown(self, item: Item, endpoint: Endpoint) -> float:
+        try:
+            reply = await endpoint.ask(self.job.question.request(item.messages, 0.0, 0.0))
+        except ReplyError:
+            return float("nan")
+        parsed = self.job.read(reply)
+        bounds = np.array([[parsed.low, parsed.high]], np.float64)  # NaN for none
+        return float(exact_probabilities(bounds)[0])

@@ -26,8 +26,8 @@ from blindcal.asking.run_context import INTERRUPTED, RunContext, Stopped
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.design import make_round
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
-from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import Problem
+from blindcal.estimate.shown import exact_probabilities, exact_readings, fit_answers
 from blindcal.query_seeds import draw_of_name
 from blindcal.records import INVALID, AnswerTable, FloatArray, Round
 from blindcal.results.result import Spend
@@ -39,9 +39,9 @@ from blindcal.store.watch_store import Look, WatchStore
 from blindcal.text import listed, printable
 from blindcal.watching.anchors import (
     ANCHORS,
-    SET_UP,
     Anchors,
     AnchorSet,
+    ShownAnchors,
     is_wrong,
     noted_anchors,
     queries_due,
@@ -71,7 +71,7 @@ class WatchFeed:
     def __init__(self, monitor: Monitor, store: WatchStore, seed: int) -> None:
         self.monitor = monitor
         self._store, self._seed = store, seed
-        self._t, self._answers = np.empty(0), np.empty(0, np.int64)
+        self._values, self._answers = np.empty(0), np.empty(0, np.int64)
         self._labelled: list[tuple[int, int]] = []  # item and label, in order
         self._expected = False
         self.anchors = 0  # number of anchor answers passed on
@@ -91,18 +91,26 @@ class WatchFeed:
         assert look.answered is not None
         assert look.anchors is not None
         first, end = self.answered, look.answered
-        t = thresholds(self._seed, self._store.ids_between(first, end))
         answers = self._store.answers(first, end - first).astype(np.int64)
-        self._t, self._answers = np.concatenate([self._t, t]), np.concatenate([self._answers, answers])
+        if self.monitor.shown:
+            bounds = self._store.shown_bounds(end - first, first)
+            values = np.full(end - first, np.nan) if bounds is None else exact_probabilities(bounds)
+            answers[np.isnan(values)] = INVALID
+        else:
+            values = thresholds(self._seed, self._store.ids_between(first, end))
+        self._values = np.concatenate([self._values, values])
+        self._answers = np.concatenate([self._answers, answers])
         valid = first + np.flatnonzero(answers != INVALID)
         if valid.size:
-            self.monitor.add_answers(self._t[valid], self._answers[valid], valid)
+            self.monitor.add_answers(self._values[valid], self._answers[valid], valid)
         self._add_labelled(self._store.completed_labels(look, first, end))
         known = None if self._expected else noted_anchors(self._store)
         if known is not None and known.anchors:
             self._expected = True
             self.monitor.expect_anchors(*known.seen)
         answered = self._store.anchor_answers(self.anchors, look.anchors)
+        if self.monitor.shown:  # what shows no probability has not moved
+            answered = [asked for asked in answered if asked.answer != INVALID]
         if answered:
             up, wrong = np.array([[asked.up, is_wrong(asked)] for asked in answered]).T
             self.monitor.add_anchors(up, wrong)
@@ -114,7 +122,7 @@ class WatchFeed:
         if not items.size:
             return
         known = np.array([labels[int(item)] for item in items], np.int64)
-        self.monitor.add_labelled(known, self._t[items], self._answers[items], items)
+        self.monitor.add_labelled(known, self._values[items], self._answers[items], items)
         self._labelled += zip(items.tolist(), known.tolist(), strict=True)
 
     def window(self, reference: Run) -> WindowCurve | None:
@@ -123,13 +131,14 @@ class WatchFeed:
         if len(last) < _LEAST_WINDOW:
             return None
         (items, labels), most = last.T, reference.max_shift
-        shifts = np.clip(-logit(self._t[items]), -most, most)
-        places, none = np.arange(items.size), np.zeros(items.size)
-        table = AnswerTable(places, shifts, none, self._answers[items])
+        odds, places, none = logit(self._values[items]), np.arange(items.size), np.zeros(items.size)
+        table = AnswerTable(places, np.clip(-odds, -most, most), none, self._answers[items])
+        if self.monitor.shown:
+            table = replace(table, shifts=none, bounds=np.column_stack([odds, odds]))
         problem = Problem.of_answers(labels, table, noise=reference.noise)
         known = reference.result
         try:
-            fit = fit_problem(problem, resamples=_RESAMPLES)
+            fit = fit_answers(problem, resamples=_RESAMPLES)
             return WindowCurve(
                 items=items.size, curve=fit.curve, ece=fit.ece, reference=known.curve, reference_ece=known.ece
             )
@@ -139,18 +148,24 @@ class WatchFeed:
 
 @dataclass(frozen=True)
 class WatchDesign:
-    """Asks each item before number ``end`` that is not in a round yet, at its own threshold."""
+    """Asks each item before number ``end`` that is not in a round yet.
+
+    Each is asked at its own threshold, unless probabilities are ``shown``.
+    """
 
     store: WatchStore
     end: int
     seed: int
+    shown: bool
 
     def next_round(self, answered: AnswerTable) -> Round | None:  # noqa: ARG002 - a design's signature
         first = self.store.asked_items()
         if first >= self.end:
             return None
-        t = thresholds(self.seed, self.store.ids_between(first, self.end))
-        return make_round(np.arange(first, self.end), -logit(t))
+        items = np.arange(first, self.end)
+        if self.shown:
+            return make_round(items, np.zeros(items.size))
+        return make_round(items, -logit(thresholds(self.seed, self.store.ids_between(first, self.end))))
 
 
 @dataclass(kw_only=True)
@@ -267,7 +282,11 @@ class Watch:
             store=self.store,
             max_shift=self.asked.prepared.max_shift,
         )
-        anchors = Anchors(job, self.store, self.reference.noise.best.jitter, self._seed)
+        anchors: Anchors = Anchors(job, self.store, self.reference.noise.best.jitter, self._seed)
+        if self.feed.monitor.shown:
+            steady = self.reference.result.steadiness
+            spread = None if steady is None else steady.spread
+            anchors = ShownAnchors(job, self.store, 0.0, self._seed, spread)
         known = await self._set_up(anchors, look)
         if known is not None and known.anchors:
             due = queries_due(end - first)
@@ -279,7 +298,10 @@ class Watch:
                     return Stopped(BIAS_LOST)
             await anchors.ask(known, range(self.feed.anchors, self.feed.anchors + due), asked)
         self.context.tell("asking")
-        design, begin = WatchDesign(self.store, end, self._seed), self.store.rounds_within(first)
+        design, begin = (
+            WatchDesign(self.store, end, self._seed, self.feed.monitor.shown),
+            self.store.rounds_within(first),
+        )
         outcome = await ask_design(design, job, self.governor, planned=end, begin=begin)
         if outcome.stopped is not None and len(outcome.answered) > outcome.failed > 0:
             await self._leave_out(first, end, outcome.stopped.reason)
@@ -287,19 +309,20 @@ class Watch:
         return outcome.stopped
 
     async def _set_up(self, anchors: Anchors, look: Look) -> AnchorSet | None:
-        known = noted_anchors(self.store)
+        known, candidates, p = noted_anchors(self.store), self.asked.items, None
         if known is not None:
             return known
-        candidates = self.asked.items
         if candidates is None:
             candidates = self.store.items_between(0, min(look.items, _MOST_ASKED))
             if len(candidates) < ANCHORS:
                 return None
         else:
             order = np.random.default_rng([self._seed, 7]).permutation(len(candidates))
-            candidates = [candidates[k] for k in order.tolist()]
+            candidates, read = [candidates[k] for k in order.tolist()], exact_readings(self.reference.problem)
+            p = None if read is None else read[order]
         self.context.tell("setting up the anchors")
-        return await anchors.set_up(candidates, self._governed(SET_UP, "setting up the anchors"))
+        endpoint = self._governed(anchors.set_up_queries, "setting up the anchors")
+        return await anchors.set_up(candidates, p, endpoint)
 
     def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:
         return GovernedEndpoint(self.governor, expected=expected, for_what=for_what, quiet=quiet)

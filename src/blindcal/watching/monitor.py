@@ -10,18 +10,27 @@ from scipy.special import gammaincc
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike, answers_array, fraction, probabilities
 from blindcal.estimate.problem import NoisePosterior
-from blindcal.estimate.shown import AnswersFit
-from blindcal.estimate.streams.alarms import RANGES, GameAlarm, Gap, GapCounts, MonitorState
+from blindcal.estimate.shown import AnswersFit, ShownFit
+from blindcal.estimate.streams.alarms import (
+    RANGES,
+    GameAlarm,
+    Gap,
+    GapCounts,
+    MonitorState,
+    ShownGapCounts,
+)
 from blindcal.estimate.streams.betting import (
     CurveClaim,
+    Game,
     Reference,
     anchor_cells,
     anchor_game,
     calibration_cells,
     question_cells,
 )
+from blindcal.estimate.streams.shown_bets import LabelGame, RangeGame, claim_of, moved_game
 from blindcal.estimate.uncertainty import share_bounds
-from blindcal.records import INVALID, UNLABELLED, FloatArray, IntArray
+from blindcal.records import INVALID, NEGATIVE, POSITIVE, UNLABELLED, FloatArray, IntArray
 from blindcal.results.run import Run, opened
 
 FOR_REFERENCE = 0.2
@@ -32,11 +41,12 @@ _CLEARLY_UNEVEN = 1e-9  # p-value that uniform thresholds hardly ever have
 
 
 class Monitor:
-    """Alarms for a stream of answers, valid whenever one looks.
+    """Alarms for a stream of answers or probabilities, valid whenever one looks.
 
-    Ask every item once, with a shift of ``-logit(t)`` on its positive answer, where the threshold t is
-    uniform on (0, 1) and independent of the item (see ``thresholds``). The chance that an alarm is ever
-    raised for nothing is at most ``level``, however long the stream and however often one looks.
+    Where the endpoint shows probabilities, pass them as ``p``. Where it hides them, ask every item once, with
+    a shift of ``-logit(t)`` on its positive answer, where the threshold t is uniform on (0, 1) and
+    independent of the item (see ``thresholds``). The chance that an alarm is ever raised for nothing is at
+    most ``level``, however long the stream and however often one looks.
 
     Parameters
     ----------
@@ -61,6 +71,8 @@ class Monitor:
     >>> state = monitor.update(labels, t, f >= t)
     >>> state.alarm("calibration").raised
     True
+    >>> bc.Monitor().update(labels, p=f).raised          # shown by the model
+    True
     """
 
     def __init__(
@@ -72,28 +84,38 @@ class Monitor:
     ) -> None:
         self._level = fraction(level, "level")
         if reference is None or isinstance(reference, AnswersFit):
-            fit, max_shift = reference, np.inf
+            self._fit, self._max_shift = reference, np.inf
         else:
             run = opened(reference)
-            fit, max_shift = run.fit(), run.max_shift
-        known = None if fit is None else Reference.of(fit.smooth, level * FOR_REFERENCE, max_shift=max_shift)
-        noise = NoisePosterior() if fit is None else fit.smooth.problem.noise
+            self._fit, self._max_shift = run.fit(), run.max_shift
         if max_ece is not None and not 0 <= max_ece < 1:
             raise InputError(f"max_ece: must be at least 0 and below 1, got {max_ece!r}")
-        self._questions = None
-        if known is not None:
-            self._questions = GameAlarm("questions", known.share.game, level, FOR_REFERENCE)
-        if known is not None and max_ece is None:
-            spent, game = FOR_REFERENCE, known.curve.game
-        else:
-            spent, max_ece = 0.0, max_ece or 0.0
-            game = CurveClaim(allowance=max_ece, noises=noise.every, max_shift=max_shift).game
-        self._max_ece = max_ece
-        self._calibration = GameAlarm("calibration", game, level, spent)
+        compared = self._fit is not None and max_ece is None
+        self._spent = FOR_REFERENCE if compared else 0.0
+        self._max_ece = None if compared else max_ece or 0.0
         self._endpoint: GameAlarm | None = None
-        self._gaps = GapCounts(noise, max_shift)
         self._answers = self._anchors = self._rows = 0
         self._spread = np.zeros(_BINS)
+        self._begin(isinstance(self._fit, ShownFit))
+
+    def _begin(self, shown: bool) -> None:
+        """Set the bets against the claims, on probabilities that are ``shown`` or on threshold answers."""
+        self.shown, fit, missed = shown, self._fit, self._level * FOR_REFERENCE
+        noise = NoisePosterior()
+        questions: Game | None = None
+        if isinstance(fit, ShownFit):
+            claim, questions = claim_of(fit, missed), RangeGame(fit, missed)
+        elif fit is not None:
+            known, noise = Reference.of(fit, missed, max_shift=self._max_shift), fit.problem.noise
+            claim, questions = known.curve, known.share.game
+        if self._max_ece is not None:
+            claim = CurveClaim(allowance=self._max_ece, noises=noise.every, max_shift=self._max_shift)
+        game = LabelGame(claim) if shown else claim.game
+        self._calibration = GameAlarm("calibration", game, self._level, self._spent)
+        self._questions = None
+        if questions is not None:
+            self._questions = GameAlarm("questions", questions, self._level, FOR_REFERENCE)
+        self._gaps = ShownGapCounts() if shown else GapCounts(noise, self._max_shift)
 
     def __repr__(self) -> str:
         return f"Monitor({self._answers:,} answers, {self._calibration.process.observations:,} labelled)"
@@ -103,26 +125,48 @@ class Monitor:
         """Draw ``n`` thresholds, uniform on (0, 1)."""
         return rng.uniform(1e-12, 1, n)
 
-    def update(self, labels: ArrayLike, thresholds: ArrayLike, answers: ArrayLike) -> MonitorState:
-        """Add answers and return the state of the alarms.
+    def update(
+        self,
+        labels: ArrayLike,
+        thresholds: ArrayLike | None = None,
+        answers: ArrayLike | None = None,
+        *,
+        p: ArrayLike | None = None,
+    ) -> MonitorState:
+        """Add answers at thresholds, or shown probabilities, and return the state of the alarms.
 
         Parameters
         ----------
         labels : array of 0 and 1
             -1 or NaN if unknown: such an answer counts only for the alarm on the questions.
-        thresholds : array of numbers in (0, 1)
-        answers : array of 0 and 1
+        thresholds : array of numbers in (0, 1), optional
+        answers : array of 0 and 1, optional
             Whether the answer at the threshold was positive; -1 or NaN if invalid, which leaves it out.
+        p : array of numbers from 0 to 1, optional
+            The shown probability of the positive answer, instead of thresholds and answers.
         """
-        t = probabilities(thresholds, "thresholds")
-        given, known = answers_array(answers, t.size), answers_array(labels, t.size)
-        self._check_spread(t)
-        places = self._rows + np.arange(t.size)
-        self._rows += t.size
+        if (p is None) == (thresholds is None) or (thresholds is None) != (answers is None):
+            raise InputError("p: give either the shown probabilities, or thresholds and the answers there")
+        if self.shown != (p is not None):
+            if self._fit is not None or self._rows:
+                before = "what came before" if self._fit is None else "the reference"
+                kind = "shown probabilities (p)" if self.shown else "answers at thresholds"
+                raise InputError(f"p: {before} has {kind}, and a monitor watches one kind")
+            self._begin(p is not None)
+        if p is not None:
+            values = probabilities(p)
+            given = np.where(values >= 0.5, POSITIVE, NEGATIVE)
+        elif thresholds is not None and answers is not None:
+            values = probabilities(thresholds, "thresholds")
+            given = answers_array(answers, values.size)
+            self._check_spread(values)
+        known = answers_array(labels, values.size)
+        places = self._rows + np.arange(values.size)
+        self._rows += values.size
         valid = given != INVALID
-        self.add_answers(t[valid], given[valid], places[valid])
+        self.add_answers(values[valid], given[valid], places[valid])
         both = valid & (known != UNLABELLED)
-        self.add_labelled(known[both], t[both], given[both], places[both])
+        self.add_labelled(known[both], values[both], given[both], places[both])
         return self.state()
 
     def state(self) -> MonitorState:
@@ -142,25 +186,32 @@ class Monitor:
             paths={alarm.name: alarm.path() for alarm in alarms},
         )
 
-    def add_answers(self, thresholds: FloatArray, answers: IntArray, places: IntArray) -> None:
-        """Add valid answers; ``places`` are the positions of their items in the stream."""
+    def add_answers(self, values: FloatArray, answers: IntArray, places: IntArray) -> None:
+        """Add valid answers at thresholds, or beside shown probabilities.
+
+        ``values`` are these thresholds or probabilities, ``places`` the positions of the items in the stream.
+        """
         self._answers += len(answers)
         if self._questions is not None:
-            self._questions.add(question_cells(thresholds, answers), places)
+            game = self._questions.game
+            cells = game.ranges(values) if isinstance(game, RangeGame) else question_cells(values, answers)
+            self._questions.add(cells, places)
 
-    def add_labelled(
-        self, labels: IntArray, thresholds: FloatArray, answers: IntArray, places: IntArray
-    ) -> None:
+    def add_labelled(self, labels: IntArray, values: FloatArray, answers: IntArray, places: IntArray) -> None:
         """Add labelled answers in the order in which their labels came."""
         if len(labels):
-            self._calibration.add(calibration_cells(labels, thresholds, answers), places)
-            self._gaps.add(labels, thresholds, answers)
+            rows = np.column_stack([values, labels])
+            self._calibration.add(rows if self.shown else calibration_cells(labels, values, answers), places)
+            self._gaps.add(labels, values, answers)
 
     def expect_anchors(self, up_wrong: int, up_asked: int, down_wrong: int, down_asked: int) -> None:
-        """Set how many anchor queries were wrong at the set-up, above and below their flips."""
-        tail = self._level * FOR_REFERENCE / 2
-        most = (share_bounds(*seen, tail)[1] for seen in ((up_wrong, up_asked), (down_wrong, down_asked)))
-        game = anchor_game(*most)
+        """Set how many anchor queries were wrong at the set-up, above and below their flips.
+
+        Of shown probabilities, a query is wrong if the probability has moved, and all are counted as above.
+        """
+        tail = self._level * FOR_REFERENCE / (1 if self.shown else 2)
+        most = [share_bounds(*seen, tail)[1] for seen in ((up_wrong, up_asked), (down_wrong, down_asked))]
+        game = moved_game(most[0]) if self.shown else anchor_game(*most)
         self._endpoint = GameAlarm("endpoint", game, self._level, FOR_REFERENCE, spacing=_ANCHOR_SPACING)
         self._anchors = 0
 

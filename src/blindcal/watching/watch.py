@@ -1,9 +1,9 @@
 """Watch a model in production: one query per item of a stream, and an alarm when something has changed.
 
 At each look, a watch reads the items and labels that have arrived, asks a few anchors and then one query per
-new item, and evaluates the alarms. The id of an item determines the threshold of its query, so duplicates
-and the order of records do not matter. The run folder holds all state: after a crash, the same call resumes
-and gives the same numbers to the last digit.
+new item, and evaluates the alarms. If probabilities are hidden, the id of an item determines the threshold of
+its query, so duplicates and the order of records do not matter. The run folder holds all state: after a
+crash, the same call resumes and gives the same numbers to the last digit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.errors import InputError, UnfitError
+from blindcal.estimate.shown import exact_readings
 from blindcal.items.stream import STANDARD_INPUT, ArrivalReader, LineStream, open_stream
 from blindcal.methods import METHODS
 from blindcal.results.run import Run, opened
@@ -157,10 +158,11 @@ def open_reference(reference: Run | str | Path, *, force: bool = False) -> Run:
         raise InputError(
             f"{run.folder}: its items have more than two answers, and only questions with two can be watched"
         )
-    if not method.biased or method.sampled or result.semantics not in ("pair", "max"):
+    exact = method.biased and not method.sampled and result.semantics in ("pair", "max")
+    if not exact and not (run.shown and exact_readings(run.problem) is not None):
         raise InputError(
-            f"{run.folder}: a watch asks at exact thresholds, by logit_bias, and this audit (method "
-            f"{result.method}, {result.semantics}) did not",
+            f"{run.folder}: a watch reads exact probabilities, or asks at exact thresholds by logit_bias; "
+            f"this audit (method {result.method}, {result.semantics}) did neither",
             remedy="audit with {method} where the endpoint takes logit_bias",
             options={"method": "latent"},
         )

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from blindcal.estimate.problem import NoisePosterior
-from blindcal.estimate.streams.betting import Game, noise_effects
+from blindcal.estimate.streams.betting import Game, Observed, noise_effects
 from blindcal.records import BoolArray, Estimate, FloatArray, IntArray
 
 AlarmName: TypeAlias = Literal["endpoint", "questions", "calibration"]
@@ -180,13 +180,13 @@ class GameAlarm:
     def __init__(self, name: AlarmName, game: Game, level: float, spent: float, **spaced: int) -> None:
         self.name, self.game, self.level = name, game, level
         self.process = EProcess(game.shares, level * (1 - spent), **spaced)
-        self._cells: list[IntArray] = []
+        self._observed: list[Observed] = []
         self._places: list[IntArray] = []
 
-    def add(self, cells: IntArray, places: IntArray) -> None:
-        self._cells.append(cells)
+    def add(self, observed: Observed, places: IntArray) -> None:
+        self._observed.append(observed)
         self._places.append(places)
-        self.process.add(self.game.log_factors[cells], places)
+        self.process.add(self.game.logs(observed), places)
 
     def state(self, max_ece: float | None) -> Alarm:
         process = self.process
@@ -194,7 +194,7 @@ class GameAlarm:
         if process.raised_at is not None:
             bet, places = process.best_bet, np.concatenate(self._places)
             order = np.argsort(places, kind="stable")
-            won = np.cumsum(self.game.log_factors[np.concatenate(self._cells)[order], bet])
+            won = np.cumsum(self.game.logs(np.concatenate(self._observed)[order])[:, bet])
             # the place from which on the best bet has won most
             since = int(places[order[np.argmin(np.concatenate([[0.0], won[:-1]]))]])
             change = self.game.meanings[bet]
@@ -225,9 +225,9 @@ class GameAlarm:
 #: What changed, by alarm and by the signs of the shift and the stretch of the log-odds.
 _WORDS: dict[AlarmName, dict[tuple[int, int], str]] = {
     "endpoint": {
-        (-1, 0): "answers that were positive are negative now: the model leans to the negative answer",
-        (1, 0): "answers that were negative are positive now: the model leans to the positive answer",
-        (0, 0): "answers at known thresholds are different now, in both directions",
+        (-1, 0): "confidence about the same items is lower now: the model leans to the negative answer",
+        (1, 0): "confidence about the same items is higher now: the model leans to the positive answer",
+        (0, 0): "confidence about the same items is different now, in both directions",
     },
     "questions": {
         (1, 0): "confidence in the positive answer is higher than in the reference audit",
@@ -282,6 +282,7 @@ _BINS = 240  # of the threshold, in which answers are counted
 _MIDDLES = (np.arange(_BINS) + 0.5) / _BINS
 _GRID = np.arange(-20, 21) / 20  # values of a gap that are tested first
 _HALVINGS = 9
+_ROUNDED = 5000  # rounded probabilities
 _BIAS = 1e-4  # the most by which counting in bins moves a gap
 _LEAST_LOSS = 0.01  # a bet that could hardly lose would have no highest stake
 _FRACTIONS = np.array([0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7])
@@ -344,10 +345,9 @@ class GapCounts:
         cells = np.nonzero(self._counts)
         return self._counts[cells].astype(float), *self._measured(weight, *cells)
 
-    def _measured(
-        self, weight: PiecewiseLinear, bins: IntArray, answers: IntArray, labels: IntArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _measured(self, weight: PiecewiseLinear, *cells: IntArray) -> tuple[FloatArray, FloatArray]:
         """The signed gap and the weight of an item that one answer measures, each without bias."""
+        bins, answers, labels = cells
         t, first = _MIDDLES[bins], float(weight.values[0])
         unflipped = (answers - self._flips) / (1 - 2 * self._flips)
         signed = unflipped * (weight(t) + (t - labels) * weight.slope(t)) - labels * first
@@ -361,17 +361,40 @@ class GapCounts:
         signed: FloatArray,
         sizes: FloatArray,
     ) -> FloatArray:
-        anywhere, weights = self._measured(weight, *np.indices((_BINS, 2, 2)))
+        anywhere, weights = self._measured(weight, *np.indices(self._counts.shape))
         # stakes are shares of the highest loss in any cell, also in those that do not occur
-        possible = anywhere - values[:, None, None, None] * weights
+        possible = anywhere - np.multiply.outer(values, weights)
         gains = signed - values[:, None] * sizes
-        by_answer = (possible[:, :, 1] - possible[:, :, 0]) * (1 - 2 * self._flips)
-        added = np.tensordot(self._effects, by_answer, (1, 1))  # by noise, to the mean gain
         logs = []
         for sign in (1, -1):
-            paid = np.maximum(0, (sign * added).max(axis=(0, 2)))[:, None]
-            most = paid[:, 0] - (sign * possible).min(axis=(1, 2, 3))
+            paid = self._paid(sign * possible)[:, None]
+            most = paid[:, 0] - (sign * possible).reshape(values.size, -1).min(axis=1)
             stakes = _FRACTIONS[:, None] / np.maximum(most, _LEAST_LOSS)
             won = stakes[:, :, None] * (sign * gains - paid)
             logs.append(np.log(np.maximum(1 + won, 1e-300)) @ counts)
         return np.asarray(logsumexp(np.concatenate(logs), axis=0) - np.log(2 * _FRACTIONS.size))
+
+    def _paid(self, possible: FloatArray) -> FloatArray:
+        """The most that noise could add to the mean gain."""
+        by_answer = (possible[:, :, 1] - possible[:, :, 0]) * (1 - 2 * self._flips)
+        added = np.tensordot(self._effects, by_answer, (1, 1))
+        return np.asarray(np.maximum(0, added.max(axis=(0, 2))))
+
+
+class ShownGapCounts(GapCounts):
+    """Labelled probabilities of a stream, rounded and counted by label."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((_ROUNDED + 1, 2), np.int64)
+
+    def add(self, labels: IntArray, p: FloatArray, answers: IntArray) -> None:  # noqa: ARG002 - p says more
+        np.add.at(self._counts, (np.rint(p * _ROUNDED).astype(np.int64), labels), 1)
+
+    def _measured(self, weight: PiecewiseLinear, *cells: IntArray) -> tuple[FloatArray, FloatArray]:
+        rounded, labels = cells
+        p = rounded / _ROUNDED
+        sizes = weight(p)
+        return (p - labels) * sizes, sizes
+
+    def _paid(self, possible: FloatArray) -> FloatArray:
+        return np.zeros(len(possible))

@@ -16,12 +16,14 @@ pay for what the claim leaves open: a band around the curve, a mean deviation, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtr
 
 from blindcal.estimate import grid
@@ -30,6 +32,8 @@ from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.uncertainty import draw_quantile
 from blindcal.records import FloatArray, IntArray, Noise
 
+Observed: TypeAlias = NDArray[Any]
+"""Observations: numbers of cells, or rows of a probability and a label."""
 BINS = 60
 EDGES: FloatArray = np.linspace(0, 1, BINS + 1)
 IN_THE_LARGE = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
@@ -45,10 +49,9 @@ _F = (np.arange(_CELLS) + 0.5) / _CELLS
 _DENSITIES = ((1, 1), (0.3, 0.3), (0.4, 1.2), (1.2, 0.4), (4, 4))  # parameters of beta distributions of f
 _STEPS = 500
 _ANSWERS = np.array([[0.0], [1.0]])  # along the second last axis of a table
-_NODES = np.linspace(0, 1, 21)  # of the curve of a reference
-_HATS = np.maximum(0, 1 - np.abs(MID_P[:, None] - _NODES) / _NODES[1])
-_BENDS = np.diff(np.eye(_NODES.size), n=2, axis=0)
-_BORROWED = 0.1  # share of the items on which a node of the smooth curve rests, at least
+NODES = np.linspace(0, 1, 21)  # of the curve of a reference
+HATS = np.maximum(0, 1 - np.abs(MID_P[:, None] - NODES) / NODES[1])
+_BENDS = np.diff(np.eye(NODES.size), n=2, axis=0)
 _STIFFNESS = 0.01  # keeps the curve smooth where there are few items, in units of all items
 
 
@@ -96,11 +99,17 @@ class Game:
     @cached_property
     def log_factors(self) -> FloatArray:
         """Logarithm of the factor by which each cell (rows) multiplies each stake (columns)."""
-        columns = []
-        for bet in self.bets:
-            most = max(-float(bet.gains.min()), _LEAST_LOSS)
-            columns += [np.log1p(stake / most * bet.gains) for stake in bet.stakes]
-        return np.stack(columns, axis=1)
+        return np.stack([np.log1p(rate * self.bets[k].gains) for k, rate in self.rates], axis=1)
+
+    @cached_property
+    def rates(self) -> list[tuple[int, float]]:
+        """The number of the bet behind each stake, and the multiple of its gains that is at stake."""
+        most = [max(-float(bet.gains.min()), _LEAST_LOSS) for bet in self.bets]
+        return [(k, stake / most[k]) for k, bet in enumerate(self.bets) for stake in bet.stakes]
+
+    def logs(self, observed: Observed) -> FloatArray:
+        """The logarithms of the factors by which observations (rows) multiply each stake (columns)."""
+        return np.asarray(self.log_factors[observed])
 
 
 def question_cells(thresholds: FloatArray, answers: IntArray) -> IntArray:
@@ -318,43 +327,59 @@ class Reference:
 
 
 def _curve(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> CurveClaim:
+    def dependence(claim: CurveClaim) -> FloatArray:
+        return label_dependence(np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]]))
+
+    table, units, seed = fit.population, fit.resampling.units, fit.resampling.seed
+    claim = fitted_curve(table, fit.draws, units, seed, missed, dependence)
+    return replace(claim, noises=(noise,), max_shift=max_shift)
+
+
+def fitted_curve(
+    table: FloatArray,
+    draws: FloatArray,
+    units: float,
+    seed: int,
+    missed: float,
+    dependence: Callable[[CurveClaim], FloatArray],
+    borrowed: float = 0.1,
+) -> CurveClaim:
     """The curve with a few knots, so that single answers do not weigh too much.
 
     Items of one label at some confidence do not show that others have it too, but only that few have not.
     So half an item of each label joins those at each knot, in refits with random weights: posteriors are then
-    those of Jeffreys' prior, and no claimed probability is 0 or 1.
+    those of Jeffreys' prior, and no claimed probability is 0 or 1. ``dependence`` has the slope of the mean
+    gain of each bet in E[Y|f] at the `EDGES`, for which the band must hold. A node of the smooth curve counts
+    as resting on a share ``borrowed`` of the items, at least.
     """
-    table, draws = fit.population, fit.draws
-    joining = np.full((2, 1, _NODES.size), 0.5) / fit.resampling.units
-    weights = np.random.default_rng([fit.resampling.seed, 2]).gamma(0.5, 2, (2, len(draws), _NODES.size))
-    values = _joined(_at_nodes(table[None]), table[None], joining)[0]
+    joining = np.full((2, 1, NODES.size), 0.5) / units
+    weights = np.random.default_rng([seed, 2]).gamma(0.5, 2, (2, len(draws), NODES.size))
+    values = _joined(_at_nodes(table[None]), table[None], joining, borrowed)[0]
     fitted = _at_nodes(draws)
-    drawn = _joined(fitted, draws, weights * joining)
+    drawn = _joined(fitted, draws, weights * joining, borrowed)
     claim = CurveClaim(
-        curve=np.interp(EDGES, _NODES, values), width=np.interp(EDGES, _NODES, drawn.std(axis=0))
+        curve=np.interp(EDGES, NODES, values), width=np.interp(EDGES, NODES, drawn.std(axis=0))
     )
-    tables = np.concatenate([claim.in_the_large, likelihood_ratios(claim.curve)[0]])
-    depends = np.stack([np.interp(MID_P, EDGES, slope) for slope in label_dependence(tables)])
+    depends = np.stack([np.interp(MID_P, EDGES, slope) for slope in dependence(claim)])
     negatives, positives = grid.by_label(draws)
     # what the bets would see if a refit were true, with its own distribution of confidences
-    beyond = (drawn - fitted) @ _HATS.T - np.interp(MID_P, EDGES, claim.curve)
+    beyond = (drawn - fitted) @ HATS.T - np.interp(MID_P, EDGES, claim.curve)
     off = positives + (negatives + positives) * beyond
     width = np.interp(MID_P, EDGES, claim.width) * np.add(*grid.by_label(table))
-    factors = _factors(off @ depends.T, np.abs(depends) @ width, missed)
-    return replace(claim, factors=factors, noises=(noise,), max_shift=max_shift)
+    return replace(claim, factors=draw_factors(off @ depends.T, np.abs(depends) @ width, missed))
 
 
 def _at_nodes(tables: FloatArray) -> FloatArray:
     negatives, positives = grid.by_label(tables)
-    pairs = (_HATS[:, :, None] * _HATS[:, None, :]).reshape(len(_HATS), -1)
-    gram = ((negatives + positives) @ pairs).reshape(len(tables), _NODES.size, _NODES.size)
+    pairs = (HATS[:, :, None] * HATS[:, None, :]).reshape(len(HATS), -1)
+    gram = ((negatives + positives) @ pairs).reshape(len(tables), NODES.size, NODES.size)
     stiff = gram + _STIFFNESS * _BENDS.T @ _BENDS
-    return np.clip(np.linalg.solve(stiff, (positives @ _HATS)[..., None])[..., 0], 0, 1)
+    return np.clip(np.linalg.solve(stiff, (positives @ HATS)[..., None])[..., 0], 0, 1)
 
 
-def _joined(values: FloatArray, tables: FloatArray, joining: FloatArray) -> FloatArray:
+def _joined(values: FloatArray, tables: FloatArray, joining: FloatArray, borrowed: float) -> FloatArray:
     """Curves at the nodes after shares ``joining`` of negative and positive items joined those of tables."""
-    near = np.maximum(np.add(*grid.by_label(tables)) @ _HATS, _BORROWED)
+    near = np.maximum(np.add(*grid.by_label(tables)) @ HATS, borrowed)
     return np.asarray((near * values + joining[1]) / (near + joining.sum(axis=0)))
 
 
@@ -367,11 +392,12 @@ def _share(fit: LatentFit, missed: float, noise: Noise, max_shift: float) -> Sha
     others = np.stack([mass @ rate for rate in changed])
     ratios = share_ratios(share, others)
     depends = (ratios[..., 1] - ratios[..., 0]) / BINS
-    factors = _factors((drawn - share) @ depends.T, np.abs(depends) @ spread, missed)
+    factors = draw_factors((drawn - share) @ depends.T, np.abs(depends) @ spread, missed)
     return ShareClaim(share, spread, factors, others)
 
 
-def _factors(off: FloatArray, width: FloatArray, missed: float) -> FloatArray:
+def draw_factors(off: FloatArray, width: FloatArray, missed: float) -> FloatArray:
+    """The multiple of each ``width`` that all but a share ``missed`` of the draws (rows) stay within."""
     typical = np.sqrt((off**2).mean(axis=0))
     worst = np.max(np.abs(off) / np.maximum(typical, 1e-12), axis=1)
     return np.asarray(draw_quantile(worst, 1 - missed) * typical / np.maximum(width, 1e-12))
