@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sqlite3
 import subprocess
@@ -22,7 +23,7 @@ from blindcal.certifying.design import CertifyGoal, plan_certification
 from blindcal.certifying.shown_probability import shown_probability
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
-from blindcal.endpoints.query_format import DecisionQuestion
+from blindcal.endpoints.query_format import DecisionQuestion, LogprobQuestion
 from blindcal.errors import InputError, NotCertifiedError
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Message
@@ -234,3 +235,21 @@ def test_another_model_decides_nothing(moving: Certificate, items: Path, tmp_pat
         done = blindcal("decide", tmp_path / "rule.json", items, "--out", tmp_path / "out")
     assert done.exit_code == 4
     assert "replies come from another-model" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("semantics", "share"), [("sum", 0.6 / 0.9), ("max", 0.4 / 0.7), ("pair", 0.4 / 0.7)]
+)
+def test_logprobs_are_added_up_as_the_audit_does(semantics: Any, share: float) -> None:
+    """All spellings, the likeliest one, or the token itself; in both dialects, and 0 if none is shown."""
+    question = LogprobQuestion(("Yes", "No"), semantics)
+    for logprobs, wanted in (({"Yes": 0.4, " yes": 0.2, "No": 0.3}, share), ({"Maybe": 0.9}, 0.0)):
+        logged = {token: float(np.log(p)) for token, p in logprobs.items()}
+        rows = [{"token": token, "logprob": value} for token, value in logged.items()]
+        for api, shown in (
+            ("chat", {"content": [{"top_logprobs": rows}]}),
+            ("completions", {"top_logprobs": [logged]}),
+        ):
+            found: dict[str, Any] = {"reply": {"choices": [{"logprobs": shown}]}, "math": math}
+            exec(shown_probability(question, api).python, found)
+            assert found["probabilities"]["positive"] == pytest.approx(wanted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blindcal.endpoints.query_format import DecisionQuestion, LogprobQuestion, QuestionFormat
-from blindcal.errors import NotIdentifiedError
 from blindcal.text import printable, spoken
 
 POSITIVE = "positive"
@@ -41,7 +40,7 @@ def _of_decision(api: str, question: DecisionQuestion) -> ShownProbability:
     if api == "decisions":
         shown = f'{{row["{key}"]: row["probability"] for row in {shown}}}'
     elif question.graded:
-        shown = f'{{{code}["legend"][key]: p for key, p in {shown}.items()}}'
+        shown = f'{{{code}.get("legend", {{}}).get(key, key): p for key, p in {shown}.items()}}'
     return ShownProbability(f"the largest of {answer}.probabilities", f"probabilities = {shown}")
 
 
@@ -50,30 +49,25 @@ def _of_logprobs(api: str, question: LogprobQuestion) -> ShownProbability:
     words, two = question.words, len(question.words) == 2
     if question.semantics == "pair":
         token, meant = "token", {word: word for word in words}
-    elif question.semantics == "sum":
-        fold = not any(len(word.strip()) == 1 for word in words) or two
+    else:
+        fold = two or not any(len(word.strip()) == 1 for word in words)
         token = "token.strip().casefold()" if fold else "token.strip()"
         meant = {word: spoken(word) if fold else word.strip() for word in words}
-    else:
-        raise NotIdentifiedError(
-            "the likeliest spelling of each answer was compared, which a printed request does not do",
-            remedy="audit with {semantics}",
-            options={"semantics": "sum"},
-        )
     if api == "completions":
         where, listed = "choices[0].logprobs.top_logprobs[0]", '["top_logprobs"][0].items()'
     else:
         where, listed = "choices[0].logprobs.content[0].top_logprobs", '["content"][0]["top_logprobs"]'
     rows = f'reply["choices"][0]["logprobs"]{listed}'
     pairs = rows if api == "completions" else f'((row["token"], row["logprob"]) for row in {rows})'
+    together = "max" if question.semantics == "max" else "sum"
     names = {meant[word]: POSITIVE if two and word == words[0] else word.strip() for word in words}
     python = (
         f"words = {names!r}\n"
         "shown = dict.fromkeys(words.values(), 0.0)\n"
         f"for token, logprob in {pairs}:\n"
-        f"    if {token} in words:\n"
-        f"        shown[words[{token}]] += math.exp(logprob)\n"
-        "probabilities = {word: p / sum(shown.values()) for word, p in shown.items()}"
+        f"    if word := words.get({token}):\n"
+        f"        shown[word] = {together}([shown[word], math.exp(logprob)])\n"
+        "probabilities = {word: p / (sum(shown.values()) or 1) for word, p in shown.items()}"
         + (f'\nprobabilities = {{"{POSITIVE}": probabilities["{POSITIVE}"]}}' if two else "")
     )
     about = f"of {printable(words[0].strip(), 40)!r} in {where}" if two else f"of an answer in {where}"
