@@ -29,6 +29,7 @@ from blindcal.estimate.streams.betting import (
     question_cells,
     share_ratios,
 )
+from blindcal.estimate.streams.shown_bets import LabelGame
 from blindcal.records import FloatArray, IntArray, Noise
 
 # The wealth in the plainest way: item after item, product by product; from METHOD 9, not from the code
@@ -203,6 +204,21 @@ def test_a_mean_deviation_is_paid_for_however_it_is_spread() -> None:
         bad, rest = means(tables("max_ece"), f, f - far), means(tables("max_ece"), 0.4, 0.4)
         share = 0.07 / far
         assert (share * bad + (1 - share) * rest).max() <= 1e-12
+
+
+@pytest.mark.parametrize("off", [-1, 0, 1])
+def test_no_bet_on_a_shown_probability_has_a_mean_above_one(off: int) -> None:
+    """At every p, between the edges too, wherever the curve is within its band or the limit."""
+    curve, p = np.clip(EDGES**1.5, 0.01, 0.99), np.linspace(0, 1, 997)
+    for claim in (
+        CurveClaim(),
+        CurveClaim(curve=curve, width=np.full(EDGES.size, 0.02), factors=np.ones(29)),
+        CurveClaim(curve=curve, allowance=0.02),
+    ):
+        game, slack = LabelGame(claim), 0.02 * bool(claim.allowance or claim.width.any())
+        up = np.clip(np.interp(p, EDGES, claim.curve) + off * slack, 0, 1)[:, None]
+        gains = [np.exp(game.logs(np.column_stack([p, np.full(p.size, y)]))) for y in (0.0, 1.0)]
+        assert ((1 - up) * gains[0] + up * gains[1]).max() <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("k", [0, 18, 45, 60])
