@@ -78,6 +78,7 @@ bench: $(VENV)/.dev
 # real servers, each installed in its own environment in .servers (7 GB): an hour on two cores
 servers: $(VENV)/.dev
 	$(BIN)/python bench/servers.py
+	$(BIN)/python bench/servers.py --decisions
 	$(BIN)/python bench/docs.py
 
 # the wheel and the sdist of a release, in dist/

@@ -261,6 +261,20 @@ TRANSFORMERS = Server(
 LITELLM_DROPPING = replace(LITELLM, name="LiteLLM, drop_params", config=_proxy("nvidia_nim", drop=True))
 LITELLM_STRICT = replace(LITELLM, name="LiteLLM, no drop_params", config=_proxy("nvidia_nim", drop=False))
 
+# the decision API of llama.cpp, and LiteLLM's translation of it
+LLAMA_DECIDING = replace(LLAMA, port=18471, command=f"{LLAMA.command} --decisions")
+LITELLM_DECIDING = replace(
+    LITELLM,
+    port=18451,
+    config=f"""
+model_list:
+  - model_name: {MODEL}
+    litellm_params:
+      {{model: hosted_vllm/{LLAMA.model}, api_base: "{LLAMA_DECIDING.base_url}", api_key: none}}
+""",
+)
+DECIDING = (LLAMA_DECIDING, LITELLM_DECIDING)
+
 SERVERS = {
     server.name: server for server in (LLAMA, VLLM, LITELLM, LITELLM_DROPPING, LITELLM_STRICT, TRANSFORMERS)
 }

@@ -1,12 +1,13 @@
 """Real servers on this machine, installed, probed, audited and scored.
 
     python bench/servers.py [--n 200] [--only vLLM]
+    python bench/servers.py --decisions [--n 200]
 
 Each server gets an environment of its own in the folder .servers, and serves the embedded model: llama.cpp,
 vLLM on the CPU, LiteLLM's proxy in front of it, and transformers serve. The oracle is llama.cpp's own
 logprobs, and for the others, which serve unpacked weights, those of transformers. What a server accepts is
 found with bare requests, without blindcal. Finished runs are kept: the same command goes on, and --only
-measures one server again.
+measures one server again. With --decisions, the decision APIs of llama.cpp and LiteLLM are audited instead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from record import ROOT, Cell, parser, record, table
 
 import asyncio
+import csv
 import json
 import os
 import re
@@ -25,15 +27,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy.special import expit
+
+from blindcal.endpoints.address import DECISION_APIS
 from blindcal.endpoints.tokens import hugging_face
 from blindcal.methods import METHODS
 from hidden import score
-from server_setup import CACHE, MODEL, SERVERS, Server, made_key, started, status, with_upstream
+from server_setup import (
+    CACHE,
+    DECIDING,
+    LLAMA_DECIDING,
+    MODEL,
+    SERVERS,
+    Server,
+    made_key,
+    started,
+    status,
+    with_upstream,
+)
 
 TRIED = ("auto", "logprobs", "latent", "temperature", "repeated")
 """Methods to audit with; those that this version does not have are skipped."""
 UNFIT = 4  # exit status of an audit that refuses the endpoint
 CONCURRENCY = "4"
+AUDITS = (
+    "server {} | method {} | queries {:,} | invalid {:.0%} | estimate {:.4f} | "
+    "95% interval {:.4f} to {:.4f} | oracle {:.4f} | queries/s {:.1f} | outcome {}"
+)
 
 
 # What a server accepts
@@ -178,6 +198,38 @@ def audited(bench: Bench, server: Server) -> Iterator[tuple[str, dict[str, Any] 
         yield method, err.strip().splitlines()[-1] if result is None else result
 
 
+# Decision APIs
+
+
+def decided(bench: Bench) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """The audits of decision APIs, by server and form; the oracle is the logprobs of the same prompts."""
+    wording = "Answer Yes or No."
+    for server in DECIDING:
+        server.install()
+    with started(DECIDING):
+        prompts = ["--template", f"{{prompt}}\\n{wording}", "--set", "semantics=pair"]
+        logprobs = bench.folder / "decisions-logprobs"
+        named = [str(bench.items), *bench.address(LLAMA_DECIDING)]
+        blindcal("audit", *named, *prompts, "--method", "logprobs", "--out", str(logprobs))
+        with (logprobs / "answers.csv").open(newline="") as file:
+            rows = [(row["id"], row["label"], expit(float(row["low"]))) for row in csv.DictReader(file)]
+        oracle = bench.folder / "decisions-scores.csv"
+        oracle.write_text("\n".join(["id,label,p", *(f"{name},{label},{p}" for name, label, p in rows)]))
+        for server in DECIDING:
+            for form in DECISION_APIS if server.behind else ("systemone",):  # llama.cpp has no other
+                code, out, err = blindcal(
+                    *("audit", str(bench.items), *bench.address(server), "--api", form, "--json"),
+                    *("--instructions", wording, "--oracle", str(oracle), "--concurrency", CONCURRENCY),
+                    *("--out", str(bench.folder / f"{server.slug}-{form}")),
+                    fine=UNFIT,
+                )
+                print(f"{server.name}, {form}: {'refused' if code else 'audited'}", flush=True)
+                yield (
+                    f"{server.version()}, {form}",
+                    err.strip().splitlines()[-1] if code else json.loads(out),
+                )
+
+
 # Tables
 
 
@@ -215,13 +267,7 @@ def tables(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     audits = [audit_row(name, *each) for name, one in found.items() for each in one["audits"].items()]
     return {
         "accepts": table(dict.fromkeys(("server", "version", *fields), "{}"), accepts),
-        "audits": table(
-            (
-                "server {} | method {} | queries {:,} | invalid {:.0%} | estimate {:.4f} | "
-                "95% interval {:.4f} to {:.4f} | oracle {:.4f} | queries/s {:.1f} | outcome {}"
-            ),
-            audits,
-        ),
+        "audits": table(AUDITS, audits),
     }
 
 
@@ -232,6 +278,7 @@ def main() -> None:
     options.add_argument(
         "--only", action="append", choices=SERVERS, help="measure this server; may be repeated"
     )
+    options.add_argument("--decisions", action="store_true", help="measure decision APIs")
     options.add_argument("--fresh", action="store_true", help="forget the runs and scores of earlier calls")
     arguments = options.parse_args()
     folder = CACHE / f"runs-{arguments.n}"
@@ -240,6 +287,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(folder / "builtin.jsonl", folder)
     blindcal("items", "builtin", "--n", str(arguments.n), "--out", str(bench.items))
+    if arguments.decisions:
+        rows = [audit_row(name, "decisions", result) for name, result in decided(bench)]
+        record("servers-decisions", {"audits": table(AUDITS, rows)}, arguments, repeats=1, seeds="seed 0")
+        return
     for name in arguments.only or SERVERS:
         found = measure(SERVERS[name], bench)
         (folder / f"{SERVERS[name].slug}.json").write_text(json.dumps(found, indent=1))
