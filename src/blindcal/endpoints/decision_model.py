@@ -3,7 +3,7 @@
 llama.cpp answers ``/v1/systemone`` for files that name a type of decision model, and a template for its
 questions. The type ``lfm2-d1`` reads Yes and No for a noul, letters for a choice and digits for a score, and
 shows their shares of the probability of the first token. So a noul has the probability that the logprobs of
-the same prompt have: to seven digits in batches of `BATCH` tokens. With llama.cpp's usual batches of 512, some
+the same prompt have: to seven digits in batches of `BATCH` tokens. With the usual batches of 512, some
 questions had another one, by up to 0.05, once others had been asked before; why is not known.
 """
 
