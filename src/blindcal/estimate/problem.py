@@ -73,15 +73,15 @@ class Excess:
 
 @dataclass(frozen=True, eq=False)
 class ExcessPosterior:
-    """The posterior of the level, slope and telling of the excess: its mean and covariance."""
+    """The posterior of the level, slope and telling of the excess: its mean and covariance.
+
+    ``best`` is the point for the estimate.
+    """
 
     mean: FloatArray
     covariance: FloatArray
     centre: float
-
-    @property
-    def best(self) -> Excess:
-        return self._at(self.mean)
+    best: Excess
 
     @property
     def others(self) -> tuple[Excess, ...]:

@@ -6,6 +6,7 @@ It is approximated by a normal distribution around its mode, which a search on a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -60,7 +61,9 @@ def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> Exces
     if roughly:
         return near
     finer = np.clip(np.sqrt(np.diag(near.covariance)), _FINEST * _STEP, _STEP)
-    return _quadratic(value, best + np.clip(near.mean - best, -_STEP, _STEP), finer, centre)
+    exact = _quadratic(value, best + np.clip(near.mean - best, -_STEP, _STEP), finer, centre)
+    shrunk = Excess(*_shrunk(exact.mean, exact.covariance).tolist(), centre=centre)
+    return replace(exact, best=shrunk)
 
 
 def _quadratic(
@@ -77,4 +80,20 @@ def _quadratic(
     strength, axes = np.linalg.eigh(-hessian / np.outer(step, step))
     covariance = (axes / np.maximum(strength, _LEAST_CURVATURE)) @ axes.T
     move = np.clip(covariance @ (gradient / step), -2 * step, 2 * step)
-    return ExcessPosterior(at + move, covariance, centre)
+    mean = at + move
+    return ExcessPosterior(mean, covariance, centre, Excess(*mean.tolist(), centre=centre))
+
+
+def _shrunk(mean: FloatArray, covariance: FloatArray) -> FloatArray:
+    """The mean of the posterior if telling is likely near 1, as in a calibrated model, and may be far from it.
+
+    The wide prior keeps intervals honest where telling is far from 1. Few answers determine it, and an estimate
+    by that prior would wander; Student's distribution with three degrees of freedom holds it near 1 until the
+    answers speak.
+    """
+    telling = np.linspace(mean[2] - 8.0, mean[2] + 8.0, 801)
+    off = (telling - mean[2]) ** 2 / covariance[2, 2] - ((telling - _PRIOR[2]) / _SD[2]) ** 2
+    density = -0.5 * off - 2.0 * np.log1p((telling - _PRIOR[2]) ** 2 / 3)
+    weights = np.exp(density - density.max())
+    move = weights @ telling / weights.sum() - mean[2]
+    return np.asarray(mean + covariance[:, 2] / covariance[2, 2] * move)
