@@ -85,11 +85,11 @@ def _quadratic(
 
 
 def _shrunk(mean: FloatArray, covariance: FloatArray) -> FloatArray:
-    """The mean of the posterior if telling is likely near 1, as in a calibrated model, and may be far from it.
+    """The mean of the posterior if telling is likely near 1, as in a calibrated model, but may be far from it.
 
-    The wide prior keeps intervals honest where telling is far from 1. Few answers determine it, and an estimate
-    by that prior would wander; Student's distribution with three degrees of freedom holds it near 1 until the
-    answers speak.
+    The wide prior keeps intervals honest where telling is far from 1. Few answers determine it, and an
+    estimate by that prior would wander; Student's distribution with three degrees of freedom holds it near 1
+    until the answers speak.
     """
     telling = np.linspace(mean[2] - 8.0, mean[2] + 8.0, 801)
     off = (telling - mean[2]) ** 2 / covariance[2, 2] - ((telling - _PRIOR[2]) / _SD[2]) ** 2
