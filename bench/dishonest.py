@@ -93,6 +93,7 @@ CASES = (
     Case(
         "bias and temperature ignored, jitter .1",
         Behaviour(bias="ignored", temperature="ignored", jitter=0.1),
+        unseen=SERVED,
     ),
     Case("temperature always 1", Behaviour(temperature="fixed")),
     Case("bias ignored, temperature always 1", Behaviour(bias="ignored", temperature="fixed")),

@@ -85,7 +85,7 @@ def _quadratic(
 
 
 def _shrunk(mean: FloatArray, covariance: FloatArray) -> FloatArray:
-    """The mean of the posterior if telling is likely near 1, as in a calibrated model, but may be far from it.
+    """The mean of the posterior if telling is likely near 1, as in a calibrated model, but may be far away.
 
     The wide prior keeps intervals honest where telling is far from 1. Few answers determine it, and an
     estimate by that prior would wander; Student's distribution with three degrees of freedom holds it near 1
