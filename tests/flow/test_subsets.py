@@ -179,7 +179,7 @@ def test_a_run_killed_while_growing_ends_as_one_left_alone(items: Path, tmp_path
 def test_the_command_takes_a_number_of_items(items: Path, server: Server, tmp_path: Path) -> None:
     """``audit --sample`` asks that number, and its dry run counts it."""
     given = ["audit", str(items), "--model", "replay", "--base-url", server.base_url, "--sample", "60"]
-    assert "items      60" in CliRunner().invoke(app, [*given, "--dry-run"]).output
+    assert "items      60" in CliRunner().invoke(app, [*given, "--method", "latent", "--dry-run"]).output
     done = CliRunner().invoke(app, [*given, "--out", str(tmp_path / "run"), "--quiet", "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["counts"]["items"] == 60

@@ -307,7 +307,7 @@ def test_fewer_options_are_mentioned_where_they_occur(
 def test_plans_and_gates_know_several_answers(served: tuple[Path, FloatArray, Path]) -> None:
     """Queries, cost and time are planned, the interval is not; limits hold or not, with confidence."""
     path = served[2]
-    found = blindcal("plan", path, "--prices", "1,1")
+    found = blindcal("plan", path, "--method", "latent", "--prices", "1,1")
     assert found.exit_code == 0, found.output
     assert f"{SEVERAL}, with the answers A, B, C, D" in found.output
     assert f"{2 * SEVERAL} by latent" in found.output
