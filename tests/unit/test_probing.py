@@ -8,10 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from blindcal.endpoints import together
 from blindcal.probing.findings import Probe
 from blindcal.probing.probe import probe_endpoint
-from blindcal.probing.response_curve import Observation, Query, fit
+from blindcal.probing.response_curve import Observation, Query, fit, together
 from blindcal.records import Reply, Request
 from serving import PAIR, items
 

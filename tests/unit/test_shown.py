@@ -17,7 +17,7 @@ from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.shown import Shown, ShownFit, classwise, fit_answers
 from blindcal.estimate.truth import binned_ece
-from blindcal.records import Estimate, FloatArray, IntArray
+from blindcal.records import INVALID, Estimate, FloatArray, IntArray
 from fitting import asked, ends
 
 SCALARS = ("ece", "accuracy", "auroc", "brier", "log_loss", "mean_confidence", "overconfidence", "leaning")
@@ -159,6 +159,23 @@ def problem(width: float = 0.0, seed: int = 0) -> tuple[Problem, IntArray, Float
     assert read.bounds is not None
     read.bounds[:, 1] += width
     return Problem.of_answers(labels, read), labels, p
+
+
+def test_items_without_a_probability_are_compared_with_those_of_another_run() -> None:
+    """An unread item is in both runs' units; of its own run, it is in no table."""
+    whole, labels, p = problem()
+    read = asked(labels, p, method="logprobs")
+    assert read.bounds is not None
+    read.answers[:20], read.bounds[:20] = INVALID, np.nan
+    some = fit_answers(Problem.of_answers(labels, read), resamples=50)
+    assert isinstance(some, ShownFit)
+    assert (some.items, some.invalid, some.queries) == (280, 20, 300)
+    units = np.arange(300)
+    latent = fit_answers(problem(0.1)[0], resamples=50)
+    for other in (fit_answers(whole, resamples=50), latent):
+        paired = {each.quantity: each for each in differences(other, some, (units, units))}
+        assert paired["brier"].correlation > 0.8
+        assert float(paired["brier"].difference) in paired["brier"].difference
 
 
 def test_exact_readings_are_not_fitted() -> None:

@@ -34,7 +34,6 @@ from blindcal.certifying.design import (
     CertifyPlan,
     Reuse,
     SideState,
-    check_certifiable,
     plan_certification,
 )
 from blindcal.errors import InputError, NotCertifiedError, NotIdentifiedError, UnfitError
@@ -110,7 +109,7 @@ async def certify_async(
     if expires < 1:
         raise InputError(f"expires: must be a number of days from 1 up, got {expires!r}")
     finished, context = opened(run), RunContext.of(**options)
-    check_certifiable(finished)
+    goal.check(finished)
     asked = AskedSettings.of_run(finished, **context.address)
     folder, address = finished.folder / _name(finished, goal), asked.settings.endpoint
     path = Path(out or finished.folder / CERTIFICATE_FILE)
@@ -269,6 +268,7 @@ class _Certification:
             why = printable(stopped.reason)
             self.tell(f"{why}: what has passed by now counts; run the same again to continue")
         reuse, design = self._reuse(), self._design
+        controls = self._controls(reuse)
         states = design.states(outcome.answered, reuse)
         sides = {state.side.name: certified for state in states if (certified := _certified(state))}
         if len(sides) < len(states):
@@ -286,7 +286,7 @@ class _Certification:
             items=len(self.plan.items),
             queries=self.store.usage().served,
             reused=design.reused(outcome.answered, reuse),
-            controls=self._controls(reuse),
+            controls=controls,
             model=run.result.model,
             served=served or self.asked.served,
             prompt_digest=prompt_digest(run.settings, run.result.targets),

@@ -62,6 +62,26 @@ class CertifyGoal:
         both: dict[SideName, float | None] = {"accept": self.precision, "reject": self.negative_precision}
         return {name: value for name, value in both.items() if value is not None}
 
+    def check(self, run: Run) -> None:
+        """Raise `NotIdentifiedError` if a run cannot be certified for a goal like this."""
+        result = run.result
+        if result.answers:
+            raise NotIdentifiedError(
+                f"{run.folder}: its items have more than two answers, and only a decision between two can be "
+                "certified"
+            )
+        need_request(run)
+        if result.objection is not None:
+            raise NotIdentifiedError(
+                f"{run.folder}: the audit was forced although its probe found the endpoint unfit "
+                f"({printable(result.objection)}), so that a certified shift may do nothing there"
+            )
+        if result.warnings:
+            raise NotIdentifiedError(
+                f"{run.folder}: the endpoint was not steady: {printable(result.warnings[0], 400)}",
+                remedy="audit again in another folder, and certify that run",
+            )
+
     def serves(self, other: CertifyGoal) -> bool:
         """Whether a rule certified for this goal keeps what another one promises."""
         wanted = self.wanted
@@ -99,7 +119,7 @@ def plan_certification(run: Run, goal: CertifyGoal, attempt: int = 1) -> Certify
     All attempts to certify the run hold together at the confidence of the goal. Raises `NotIdentifiedError`
     if the run cannot be certified.
     """
-    check_certifiable(run)
+    goal.check(run)
     choosing, certifying = split_items(np.unique(run.answered.items), run.groups, _SEED)
     if certifying.size < LEAST_ITEMS:
         raise NotIdentifiedError(
@@ -134,27 +154,6 @@ def plan_certification(run: Run, goal: CertifyGoal, attempt: int = 1) -> Certify
     queries = 0 if first is None else len(first), design.most_queries(reuse)
     first_queries, most_queries = (count + -(-count // plan.control_every) for count in queries)
     return replace(plan, first_queries=first_queries, most_queries=most_queries)
-
-
-def check_certifiable(run: Run) -> None:
-    """Raise `NotIdentifiedError` if a run cannot be certified, whatever the goal."""
-    result = run.result
-    if result.answers or run.choices is not None:
-        raise NotIdentifiedError(
-            f"{run.folder}: its items have more than two answers, and only a decision between two can be "
-            "certified"
-        )
-    need_request(run)
-    if result.objection is not None:
-        raise NotIdentifiedError(
-            f"{run.folder}: the audit was forced although its probe found the endpoint unfit "
-            f"({printable(result.objection)}), so that a certified shift may do nothing there"
-        )
-    if result.warnings:
-        raise NotIdentifiedError(
-            f"{run.folder}: the endpoint was not steady: {printable(result.warnings[0], 400)}",
-            remedy="audit again in another folder, and certify that run",
-        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import click
 from blindcal.asking.run_context import Limits, RunOptions
 from blindcal.auditing.prepared import AskedSettings
 from blindcal.certifying.certify import EXPIRES, FOLDER, certify, planned_certification
-from blindcal.certifying.design import CertifyGoal, CertifyPlan, check_certifiable
+from blindcal.certifying.design import CertifyGoal, CertifyPlan
 from blindcal.cli import options
 from blindcal.cli.console import error_text, print_error, print_field, print_warning
 from blindcal.errors import NotCertifiedError, UnfitError
@@ -99,12 +99,12 @@ def command(
       130  interrupted; nothing is lost
     """
     limits, finished = options.taken(Limits, chosen), open_run(run)
-    check_certifiable(finished)
+    goal = CertifyGoal(precision, negative_precision, confidence)
+    goal.check(finished)
     settings = AskedSettings.of_run(finished, api_key_env=chosen["api_key_env"]).settings
     context = click.get_current_context()
     if dry_run:
         prices = options.prices(given_prices, settings, quiet=quiet)
-        goal = CertifyGoal(precision, negative_precision, confidence)
         _print_plan(finished, planned_certification(finished, goal), prices, as_json)
         return
     if not finished.result.complete:

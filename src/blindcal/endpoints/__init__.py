@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # numpy, which records need, would be loaded before the command line sets its threads
     from blindcal.records import Reply, Request
@@ -20,15 +18,3 @@ class Endpoint(Protocol):
     async def close(self) -> None:
         """Release connections; may be called more than once."""
         ...
-
-
-Answered = TypeVar("Answered")
-
-
-async def together(*asking: Awaitable[Answered]) -> list[Answered]:
-    """The results of queries under way at once; an error is raised once none of them is left."""
-    results = await asyncio.gather(*asking, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results  # type: ignore[return-value]  # none is an exception

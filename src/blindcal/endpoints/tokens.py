@@ -8,6 +8,7 @@ endpoint are those of its model.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import warnings
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from blindcal.endpoints import Endpoint, together
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.address import OPENAI_HOST
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.refusals import ITEM_STATUSES
@@ -115,7 +116,7 @@ async def choose(
         for turn, number in enumerate(queries)
     ]
     texts = [await _forced(endpoint, *place) for place in places[:1]]  # shows which fields are accepted
-    texts += await together(*(_forced(endpoint, *place) for place in places[1:]))
+    texts += await asyncio.gather(*(_forced(endpoint, *place) for place in places[1:]))
     for (item, side), text in zip(places, texts, strict=True):
         replies[item.id] += [text] if text else []
         if spelling := _spelling(text, side):

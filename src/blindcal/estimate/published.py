@@ -209,7 +209,7 @@ def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findin
     """Findings if these probabilities are the model's own; NaN for items without one."""
     known = np.isfinite(p)
     shown = Shown(labels[known], p[known])
-    return ShownFit(shown=shown, missing=int((~known).sum()), bin_count=bins).findings()
+    return ShownFit(shown=shown, read=known, bin_count=bins).findings()
 
 
 def half_gaps_at_face_value(labels: IntArray, p: FloatArray) -> tuple[FloatArray, FloatArray] | None:

@@ -28,7 +28,7 @@ from blindcal.estimate.latent.operating import Decisions, Rates
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import bin_index
 from blindcal.estimate.uncertainty import Ends, Unseen, unseen_draws
-from blindcal.records import INVALID, Estimate, FloatArray, IntArray
+from blindcal.records import INVALID, BoolArray, Estimate, FloatArray, IntArray
 
 _EXACT = 0.005  # bounds of a probability that are closer than this are read as their middle
 _CELLS = 2048  # equal shares of the items, and cells of the grid, that draws tell apart at least
@@ -147,13 +147,13 @@ def _weights(units: int, size: int, rng: np.random.Generator) -> Iterator[FloatA
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class ShownFit(Fit):
-    """Estimates from probabilities that were read; ``missing`` items show none.
+    """Estimates from probabilities that were read; ``read`` says of which items asked, by default of all.
 
     Without a problem behind them there is no reliability curve, its test or true calibration error.
     """
 
     shown: Shown
-    missing: int = 0
+    read: BoolArray | None = None
 
     @property
     def curved(self) -> bool:
@@ -165,11 +165,11 @@ class ShownFit(Fit):
 
     @property
     def queries(self) -> int:
-        return self.items + self.missing
+        return self.items + self.invalid
 
     @property
     def invalid(self) -> int:
-        return self.missing
+        return 0 if self.read is None else int((~self.read).sum())
 
     @property
     def resamples(self) -> int:
@@ -192,6 +192,7 @@ class ShownFit(Fit):
         return self.shown.draw_cells
 
     def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:  # noqa: ARG002 - nothing is refitted
+        units = units if self.read is None else units[self.read]
         return self.shown.redrawn(units, count, size, np.random.default_rng([seed, 11]))
 
     @property
@@ -236,7 +237,7 @@ class ShownFit(Fit):
 
     @property
     def _ece_if_invalid(self) -> tuple[float, float]:
-        invalid = self.missing / (self.items + self.missing)  # each could change the sum of |gaps| by 1/n
+        invalid = self.invalid / self.queries  # each could change the sum of |gaps| by 1/n
         return share_around((1 - invalid) * self._ece, invalid)
 
     @property
@@ -269,7 +270,7 @@ def fit_answers(
             seed,
             problem,
         ),
-        missing=items.size - read.size,
+        read=np.isfinite(p[items]),
         bin_count=bins,
         level=level,
     )

@@ -14,12 +14,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from blindcal.endpoints import together
 from blindcal.errors import FatalError
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.draw_checks import DrawChecks
 from blindcal.probing.findings import LEAST_SHIFT, SCALE, FindingOutcome
-from blindcal.probing.response_curve import CurvePosterior, FlipFit, Query, ask_until_settled, bisect, fit
+from blindcal.probing.response_curve import (
+    CurvePosterior,
+    FlipFit,
+    Query,
+    ask_until_settled,
+    bisect,
+    fit,
+    together,
+)
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item
 
 LADDER = (-1.2, -0.5, -0.2, -0.08, 0.08, 0.2, 0.5, 1.2)  # distances from a flip, to measure jitter

@@ -15,12 +15,11 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from scipy.special import logsumexp
 
-from blindcal.endpoints import together
 from blindcal.errors import FatalError
 from blindcal.probing.bias_checks import IRRESISTIBLE, BiasChecks
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.findings import FindingOutcome
-from blindcal.probing.response_curve import bisect
+from blindcal.probing.response_curve import bisect, together
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item
 from blindcal.text import listed, printable
 

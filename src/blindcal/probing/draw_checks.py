@@ -16,11 +16,17 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import betaln
 
-from blindcal.endpoints import together
 from blindcal.endpoints.query_format import CONSTRAINTS, ConstraintName, FreeTextQuestion, TokenQuestion
 from blindcal.errors import FatalError, ReplyError
 from blindcal.probing.client import ProbeClient
-from blindcal.probing.response_curve import CurvePosterior, Observation, Query, ask_all, ask_until_settled
+from blindcal.probing.response_curve import (
+    CurvePosterior,
+    Observation,
+    Query,
+    ask_all,
+    ask_until_settled,
+    together,
+)
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Reply, Request, Targets
 
 HEATS = (0.0, 0.5, 1.0, 2.0)  # temperatures at which answers show how temperature acts

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blindcal.endpoints import Endpoint, together
+from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import (
     CONSTRAINTS,
     ConstraintName,
@@ -37,6 +37,7 @@ from blindcal.probing.choice_checks import ChoiceChecks
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.draw_checks import DrawChecks, constraint_acts
 from blindcal.probing.findings import QUESTIONS, Probe, ProbeVerdict
+from blindcal.probing.response_curve import together
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
 ITEMS = 6  # number of items whose answers are forced

@@ -18,15 +18,15 @@ If no bias acts, flips are unknown and shifts zero, but temperatures still revea
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 from scipy.special import expit, logsumexp, ndtr
 
-from blindcal.endpoints import together
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray
 
 Cause: TypeAlias = Literal["honoured", "scaled", "ignored", "fixed", "cut", "repeated"]
@@ -331,3 +331,15 @@ async def ask_all(queries: Sequence[Query], ask: Callable[[Query], Awaitable[int
         for query, answer in zip(queries, answers, strict=True)
         if answer != INVALID
     ]
+
+
+Answered = TypeVar("Answered")
+
+
+async def together(*asking: Awaitable[Answered]) -> list[Answered]:
+    """The results of queries under way at once; an error is raised once none of them is left."""
+    results = await asyncio.gather(*asking, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results  # type: ignore[return-value]  # none is an exception
