@@ -7,7 +7,7 @@ smooth: it is that of the latent fit of the same readings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -106,17 +106,18 @@ class Shown:
         rng = np.random.default_rng(self.seed)
         if self.groups is not None:
             units = np.unique(self.groups, return_inverse=True)[1]
-            return self.redrawn(units, int(units.max()) + 1, self.size, rng)
+            count = int(units.max()) + 1
+            return self.redrawn(units, count, _weights(count, self.size, rng))
         counts = _counted(self.labels, self._cell_of_item, self.draw_cells.p.size)
         return np.asarray(rng.multinomial(self.p.size, counts / counts.sum(), self.size) / self.p.size)
 
-    def redrawn(self, units: IntArray, count: int, size: int, rng: np.random.Generator) -> FloatArray:
-        """As `draws`, for units that other fits may have too."""
+    def redrawn(self, units: IntArray, count: int, drawn: Iterable[FloatArray]) -> FloatArray:
+        """As `draws`, by how often each of ``count`` units (rows) is ``drawn``; ``units`` has each item's."""
         cells = self.draw_cells.p.size
         owned = csr_array(
             (np.ones(units.size), (units, self.labels * cells + self._cell_of_item)), shape=(count, 2 * cells)
         )
-        tables = np.concatenate([owned.T @ weights for weights in _weights(count, size, rng)], axis=1).T
+        tables = np.concatenate([owned.T @ weights for weights in drawn], axis=1).T
         return np.asarray(tables / np.maximum(tables.sum(axis=1, keepdims=True), 1.0))
 
     @cached_property
@@ -193,7 +194,10 @@ class ShownFit(Fit):
 
     def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:  # noqa: ARG002 - nothing is refitted
         units = units if self.read is None else units[self.read]
-        return self.shown.redrawn(units, count, size, np.random.default_rng([seed, 11]))
+        rng, shares = np.random.default_rng([seed, 11]), np.full(count, 1 / count)
+        # the same draws as those of a latent fit of another run
+        drawn = (rng.multinomial(count, shares, 1).T.astype(np.float64) for _ in range(size))
+        return self.shown.redrawn(units, count, drawn)
 
     @property
     def tce(self) -> Estimate:
