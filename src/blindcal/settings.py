@@ -228,16 +228,17 @@ class Settings:
         decides = self.endpoint.api in DECISION_APIS
         if decides and self.auto:
             object.__setattr__(self, "design", replace(self.design, method="decisions"))
-        elif self.endpoint.api != "auto" and decides != (self.design.method == "decisions"):
-            what = (
-                "a decision API shows probabilities, which"
-                if decides
-                else "probabilities of decisions, which"
-            )
+        elif decides and self.design.method != "decisions":
             raise InputError(
-                f"method: {what} no other method reads" if decides else f"method: {what} {{api}} shows",
-                remedy="leave {method} out" if decides else "name its form with {api}",
-                options={"method": self.design.method} if decides else {"api": "decisions"},
+                "method: a decision API shows probabilities, which no other method reads",
+                remedy="leave {method} out",
+                options={"method": self.design.method},
+            )
+        elif self.design.method == "decisions" and self.endpoint.api not in (*DECISION_APIS, "auto"):
+            raise InputError(
+                "method: probabilities of decisions, which {api} shows",
+                remedy="name its form with {api}",
+                options={"api": "decisions"},
             )
 
     def _check_answers(self) -> None:

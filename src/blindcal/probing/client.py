@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat, TokenQuestion
 from blindcal.errors import ReplyError
-from blindcal.probing.findings import Finding, FindingOutcome
+from blindcal.probing.findings import QUESTIONS, Finding, FindingOutcome
 from blindcal.probing.response_curve import Observation, Query
 from blindcal.query_seeds import query_seeds
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, Item, Reply, Request, Targets
@@ -46,6 +47,20 @@ class ProbeClient:
         """
         self.findings[question] = Finding(question, outcome, answer)
         return trouble
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The fields of every `Probe`: findings in order, cost, and the cure of the last unreadable reply."""
+        options = self.broken.options if self.broken else {}
+        return {
+            "findings": tuple(self.findings[name] for name in QUESTIONS if name in self.findings),
+            "targets": self.targets,
+            "queries": self.queries,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "remedy": self.broken.remedy if self.broken else "",
+            "options": {name: None if value is ... else value for name, value in options.items()},
+        }
 
     async def asked(self, request: Request) -> Reply:
         """The reply to a request; raises `ReplyError` if it cannot be read."""

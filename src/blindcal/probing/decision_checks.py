@@ -10,7 +10,7 @@ from scipy.special import expit
 from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import DecisionQuestion, ParsedAnswer
 from blindcal.probing.client import ProbeClient
-from blindcal.probing.findings import QUESTIONS, Probe
+from blindcal.probing.findings import Probe
 from blindcal.records import INVALID, FloatArray, Item, Reply, Targets
 
 ITEMS = 6  # number of items that are asked, each twice
@@ -36,16 +36,8 @@ async def probe_decisions(
     return Probe(
         verdict="not auditable" if trouble else "decisions",
         reason=trouble or "probabilities are shown",
-        findings=tuple(client.findings[name] for name in QUESTIONS if name in client.findings),
-        targets=targets,
+        **client.report,
         jitter=None if trouble else _jitter(_shown(pairs)),
-        queries=client.queries,
-        prompt_tokens=client.prompt_tokens,
-        completion_tokens=client.completion_tokens,
-        remedy=client.broken.remedy if client.broken else "",
-        options={name: None if value is ... else value for name, value in client.broken.options.items()}
-        if client.broken
-        else {},
         ways={"decisions": trouble},
         tempered=False,
     )

@@ -36,7 +36,7 @@ from blindcal.probing.bias_checks import BiasChecks
 from blindcal.probing.choice_checks import ChoiceChecks
 from blindcal.probing.client import ProbeClient
 from blindcal.probing.draw_checks import DrawChecks, constraint_acts
-from blindcal.probing.findings import QUESTIONS, Probe, ProbeVerdict
+from blindcal.probing.findings import Probe, ProbeVerdict
 from blindcal.probing.response_curve import together
 from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 
@@ -330,14 +330,10 @@ class _Probing:
             billed = f"no: up to {client.longest} were billed, so max_tokens is ignored or the model reasons"
             self.find("one token out", "caution", billed)
         verdict, reason = self._verdict(broken)
-        options = client.broken.options if client.broken else {}
         return Probe(
+            **client.report,
             verdict=verdict,
             reason=reason,
-            findings=tuple(
-                client.findings[question] for question in QUESTIONS if question in client.findings
-            ),
-            targets=client.targets,
             offset=bias.offset,
             max_shift=bias.max_shift,
             clamp=bias.clamp,
@@ -345,11 +341,6 @@ class _Probing:
             crowd_jitter=bias.crowd_jitter,
             scale=bias.scale,
             outside=client.outside / client.compared if client.compared else None,
-            queries=client.queries,
-            prompt_tokens=client.prompt_tokens,
-            completion_tokens=client.completion_tokens,
-            remedy=client.broken.remedy if client.broken else "",
-            options={name: None if value is ... else value for name, value in options.items()},
             ways=self.ways,
             top_logprobs=self.top,
             at_once=self.draws.at_once,
