@@ -29,6 +29,7 @@ from finished_runs import FinishedRun, FinishedRuns, without_page  # noqa: E402 
 from keys import KEY  # noqa: E402
 
 os.environ["OPENAI_API_KEY"] = KEY
+os.environ.pop("OPENAI_BASE_URL", None)
 
 
 @pytest.fixture(scope="session")

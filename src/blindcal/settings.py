@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from blindcal.endpoints.address import DECISION_APIS, OPENAI, Address
+from blindcal.endpoints.address import DECISION_APIS, OPENAI, Address, default_base_url
 from blindcal.endpoints.query_format import ANSWER_TOKENS, STATED_TOKENS
 from blindcal.errors import InputError
 from blindcal.estimate.truth import bins_blind
@@ -188,7 +188,7 @@ class Settings:
         if "endpoint" not in parts:
             if "model" not in options:
                 raise InputError("a model is required: model='...' names the one to audit")
-            changed["endpoint"].setdefault("base_url", OPENAI)
+            changed["endpoint"].setdefault("base_url", default_base_url())
         for name, kind in _PARTS.items():
             part = replace(parts[name], **changed[name]) if name in parts else kind(**changed[name])
             object.__setattr__(self, name, part)
@@ -263,7 +263,7 @@ class Settings:
             raise InputError(f"max_tokens: {name} reads answers of one token, not of {prompt.max_tokens}")
 
     def __repr__(self) -> str:
-        usual = {**Settings(model="")._flat, "role": self.prompt.role}
+        usual = {**Settings(model="", base_url=OPENAI)._flat, "role": self.prompt.role}
         shown = [f"{name}={value!r}" for name, value in self._flat.items() if value != usual[name]]
         text = f"Settings({', '.join(shown)})"
         return text if len(text) <= 200 else text[:196] + "...)"

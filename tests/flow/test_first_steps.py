@@ -51,7 +51,6 @@ def test_a_missing_key_is_noticed_before_anything_is_read(
 ) -> None:
     """OpenAI's address without a key is an error that names the variable, before the file is read."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.csv").write_text("no label\n")
     refused = blindcal(command, "broken.csv", "--model", "gpt-4o-mini")
@@ -68,7 +67,6 @@ def test_a_finished_run_is_read_anew_without_a_key(
 ) -> None:
     """Where a run is begun, a missing key is a warning: it may need nothing more of the endpoint."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     out = tmp_path / "run"
     out.mkdir()
     (out / "run.sqlite").write_text("not a run")

@@ -26,6 +26,19 @@ def test_options_go_into_their_parts() -> None:
     assert settings.estimation.level == 0.9
 
 
+@pytest.mark.parametrize("given", ["https://models.example.org/v1", " https://models.example.org/v1/ "])
+def test_the_base_url_comes_from_the_environment(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions for a private server go there from Python too; an address that is named wins, and shows."""
+    monkeypatch.setenv("OPENAI_BASE_URL", given)
+    settings = bc.Settings(model="m")
+    assert settings.endpoint.base_url.rstrip("/") == "https://models.example.org/v1"
+    assert "base_url='https://models.example.org/v1" in repr(settings)
+    assert settings.list_prices is None
+    assert bc.Settings(model="m", base_url=OPENAI).endpoint.base_url == OPENAI
+    monkeypatch.setenv("OPENAI_BASE_URL", " ")
+    assert bc.Settings(model="m").endpoint.base_url == OPENAI
+
+
 def test_a_part_can_be_given_whole() -> None:
     """A part made beforehand is taken as it is, and options beside it change it."""
     design = DesignSettings(method="temperature", seed=5)

@@ -18,7 +18,7 @@ import click
 
 from blindcal.asking.run_context import Limits, RunOptions
 from blindcal.cli.console import AUDIT_SETTINGS, print_stage, print_warning
-from blindcal.endpoints.address import OPENAI, Address
+from blindcal.endpoints.address import Address
 from blindcal.errors import InputError, StoreError
 from blindcal.field_rules import HIGHEST_LEVEL, FieldRule, rules_of
 from blindcal.methods import AUTO, ESTIMATOR_CHOICES, METHODS
@@ -83,7 +83,7 @@ RULES = {**rules_of(Limits), **SETTINGS}
 #: Attributes of options that the field's annotation does not give.
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "model": {"required": True},
-    "base_url": {"default": OPENAI, "envvar": "OPENAI_BASE_URL", "show_envvar": True, "metavar": "URL"},
+    "base_url": {"metavar": "URL"},
     "api_key_env": {"metavar": "NAME"},
     "method": {"type": click.Choice([AUTO, *METHODS])},
     "estimator": {"type": click.Choice(ESTIMATOR_CHOICES)},

@@ -25,6 +25,7 @@ PATHS: Mapping[Api, str] = {
 
 OPENAI_HOST = "api.openai.com"
 OPENAI = f"https://{OPENAI_HOST}/v1"
+URL_VARIABLE = "OPENAI_BASE_URL"
 _PORTS = {"http": 80, "https": 443}
 _NEVER = re.compile(r"[\s\x00-\x1f\x7f\\]")  # urlsplit() accepts or silently drops these
 #: Fields that decide what is asked, and the setting that changes each, if there is one.
@@ -49,7 +50,11 @@ class Address:
     completions path in ``base_url`` is dropped.
     """
 
-    base_url: Annotated[str, "Base URL of the endpoint, up to and including /v1."]
+    base_url: Annotated[
+        str,
+        "Base URL of the endpoint, up to and including /v1. By default OPENAI_BASE_URL in the environment, "
+        "else OpenAI's.",
+    ]
     model: Annotated[str, "Name of the model (on Azure, of the deployment)."]
     api: Annotated[
         Api,
@@ -141,6 +146,11 @@ class Address:
         if service is None or service.key_variable == self.api_key_env:
             return remedy
         return f"{remedy}; keys of {service.name} are usually in {service.key_variable}"
+
+
+def default_base_url(environ: Mapping[str, str] = os.environ) -> str:
+    """The base URL in the environment, else OpenAI's; nothing else reads the variable."""
+    return environ.get(URL_VARIABLE, "").strip() or OPENAI
 
 
 def web_url(text: str) -> SplitResult:
