@@ -11,7 +11,7 @@ are by difficulty; the accuracy is that of the model's own answer, and that of t
 
 from __future__ import annotations
 
-from record import Cell, Table, parser, record, table
+from record import Cell, Table, parser, record, table, whole_source
 
 import json
 import subprocess
@@ -145,7 +145,7 @@ def main() -> None:
         tables = four_answers(arguments.data / "data", folder, arguments.n or 500, settings)
     else:
         tables = two_answers(folder, arguments.n or 1000, settings)
-    record(name, tables, arguments, repeats=1, seeds="seed 0")
+    record(name, tables, arguments, repeats=1, seeds="seed 0", runs=whole_source())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ number is typed by hand.
 from __future__ import annotations
 
 import argparse
+import ast
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -84,7 +87,8 @@ class Table:
 class Results:
     """What one run of a benchmark found, and how it was made.
 
-    ``repeats`` is one number, or one for each part of the work, by the part's name.
+    ``repeats`` is one number, or one for each part of the work, by the part's name. ``files`` are those of
+    the project that the run used, and ``code`` is their digest.
     """
 
     command: str
@@ -95,6 +99,13 @@ class Results:
     machine: str
     seconds: float
     tables: Mapping[str, Table]
+    files: Sequence[str] = ()
+    code: str = ""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the code is no longer that which made these tables."""
+        return self.code != digest(self.files)
 
     @property
     def script(self) -> Path:
@@ -140,12 +151,66 @@ def options(doc: str | None, **defaults: int) -> argparse.Namespace:
     return parser(doc, **defaults).parse_args()
 
 
+_USED: set[str] = set()
+_NO_NUMBERS = tuple(
+    str(Path("src/blindcal", name)) for name in ("cli", "report", "text", "progress_bar", "plot")
+)
+"""Code that prints and draws: no table depends on it."""
+
+
 def run_all(
     work: Callable[[Job], Outcome], jobs: Sequence[Job], options: argparse.Namespace, *, chunk: int = 1
 ) -> list[Outcome]:
     """The outcome of each job, computed in processes, with a progress bar."""
     with ProcessPoolExecutor(options.processes) as pool:
-        return list(tqdm(pool.map(work, jobs, chunksize=chunk), total=len(jobs), disable=None))
+        each = tqdm(pool.map(partial(_traced, work), jobs, chunksize=chunk), total=len(jobs), disable=None)
+        outcomes = []
+        for outcome, files in each:
+            _USED.update(files)
+            outcomes.append(outcome)
+        return outcomes
+
+
+def _traced(work: Callable[[Job], Outcome], job: Job) -> tuple[Outcome, frozenset[str]]:
+    """The outcome of a job, and the files of the project that its process has loaded."""
+    return work(job), _loaded()
+
+
+def _loaded() -> frozenset[str]:
+    files = (Path(getattr(module, "__file__", None) or "/") for module in tuple(sys.modules.values()))
+    inside = (str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT))
+    return frozenset(
+        file
+        for file in inside
+        if file.startswith(("src", "tests", "bench")) and not file.startswith(_NO_NUMBERS)
+    )
+
+
+def whole_source() -> frozenset[str]:
+    """Every file on which a number may depend, for a benchmark that runs the command line in a process."""
+    files = (str(file.relative_to(ROOT)) for file in (ROOT / "src").rglob("*.py"))
+    return frozenset(file for file in files if not file.startswith(_NO_NUMBERS))
+
+
+def digest(files: Iterable[str]) -> str:
+    """A digest of the code of these files, in which comments and docstrings do not count."""
+    code = hashlib.sha256()
+    for path in (ROOT / file for file in sorted(files)):
+        code.update(_bare(path).encode() if path.is_file() else b"gone")
+    return code.hexdigest()[:16]
+
+
+def _bare(path: Path) -> str:
+    """The syntax tree of a file, without its docstrings and other bare strings."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [line for line in node.body if not _is_bare_string(line)]
+    return ast.dump(tree)
+
+
+def _is_bare_string(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 def score_files(data: Path) -> list[Path]:
@@ -172,8 +237,13 @@ def record(
     *,
     repeats: int | Mapping[str, int] | None = None,
     seeds: str = "seeds from 0",
+    runs: Iterable[str] = (),
 ) -> Results:
-    """Print the tables, and write them and how they were made to NAME.json in the folder of results."""
+    """Print the tables, and write them and how they were made to NAME.json in the folder of results.
+
+    ``runs`` are files that other processes have run.
+    """
+    files = sorted((_USED | _loaded()).difference(["bench/record.py"]) | set(runs))
     results = Results(
         command=_command(sys.argv),
         repeats=options.repeats if repeats is None else repeats,
@@ -183,6 +253,8 @@ def record(
         machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         seconds=round(time.monotonic() - _STARTED, 1),
         tables=tables,
+        files=files,
+        code=digest(files),
     )
     for title, shown in tables.items():
         print(f"\n{title}\n\n{shown.markdown()}", end="")
