@@ -81,6 +81,10 @@ class Seen:
     def text(self, selector: str = "body") -> str:
         return self.page.locator(selector).first.inner_text()
 
+    def unfold(self) -> None:
+        """Open the sections that are folded."""
+        self.page.evaluate("document.querySelectorAll('.folded > details').forEach(e => e.open = true)")
+
     def is_quiet(self) -> bool:
         """Nothing was complained of, and nothing left the file."""
         return self.trouble == [] and [url for url in self.requests if not url.startswith("data:")] == [

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,6 +40,8 @@ from blindcal.report.wording import TWO_ANSWERS, Wording, shown_curve, wording_o
 from blindcal.results.result import AuditResult
 from blindcal.text import listed, printable
 
+Color: TypeAlias = str | tuple[str, float]
+
 _BAND = 0.18
 _SMALL = 9.5  # points
 _TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)
@@ -60,7 +62,7 @@ def plot_calibration_curve(
         _gap_axes(axes, words)
         known = [each for each in bins if each.gap.value is not None]
         for each in known:
-            _gap_bar(axes, each.gap, each.low, each.high, series(1 if float(each.gap) > 0 else 0))
+            _gap_bar(axes, each.gap, each.low, each.high, _gap_color(each.gap))
         _zero_line(axes)
         _room_for_words(axes)
         _words(axes, 0.015, 0.98, "predicted > observed", va="top")
@@ -290,7 +292,14 @@ def _gap_axes(axes: Axes, words: Wording) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def _gap_bar(axes: Axes, gap: Estimate, left: float, right: float, color: str) -> None:
+def _gap_color(gap: Estimate) -> Color:
+    """One colour above zero and one below; grey if chance alone may have made the gap."""
+    if gap.has_interval and 0 in gap:
+        return ink(SOFT)
+    return series(1 if float(gap) > 0 else 0)
+
+
+def _gap_bar(axes: Axes, gap: Estimate, left: float, right: float, color: Color) -> None:
     width, middle = right - left, (left + right) / 2
     axes.bar(middle, float(gap), 0.86 * width, color=color, zorder=2)
     if (low := gap.low) is not None and (high := gap.high) is not None:

@@ -81,25 +81,23 @@ def _verdict(result: WatchResult, name: AlarmName, alarm: Alarm | None) -> Watch
 
 
 def _raised(result: WatchResult, alarm: Alarm) -> str:
-    when = _since(result, alarm)
-    parts = [
-        f"raised after {_count(alarm.raised_at or 0, OBSERVED[alarm.name])}",
-        f"since {when}" if when else "",
-        f"with evidence of {evidence_text(alarm.strongest)} at its strongest",
-    ]
-    sentence = ", ".join(filter(None, parts))
-    if alarm.finding:
-        sentence += f": {printable(alarm.finding, 300).rstrip('.')}"
+    sentences = [printable(alarm.finding, 300).rstrip(".")] if alarm.finding else []
     gap = _telling_gap(result.state.gaps) if alarm.name == "calibration" else None
     if gap is not None:
         items = "items with " if gap.name.startswith("confidence") else ""
-        sentence += (
-            f". Among {items}{printable(gap.name, 80)}, confidence minus the share of positive labels is "
+        level = "" if gap.gap.level is None else f", with {level_percent(gap.gap.level)} confidence"
+        sentences.append(
+            f"confidence minus the share of positive labels is {gap_text(gap.gap)}{level}, among {items}"
+            f"{printable(gap.name, 80)}"
         )
-        sentence += gap_text(gap.gap)
-        if gap.gap.level is not None:
-            sentence += f", at all times at once with {level_percent(gap.gap.level)} confidence"
-    return sentence
+    when = _since(result, alarm)
+    after = _count(alarm.raised_at or 0, OBSERVED[alarm.name])
+    parts = [
+        f"raised after {after}",
+        f"since {when}" if when else "",
+        f"by evidence of {evidence_text(alarm.strongest)} at its strongest",
+    ]
+    return ". ".join(text[0].upper() + text[1:] for text in [*sentences, ", ".join(filter(None, parts))])
 
 
 def _since(result: WatchResult, alarm: Alarm) -> str:
