@@ -17,6 +17,7 @@ from blindcal.design import (
     PILOT,
     SampledDesign,
     best_splits,
+    make_round,
     proportional_order,
     quantiles,
     ranked,
@@ -59,17 +60,20 @@ def _gumbel_shift(log_odds: FloatArray) -> FloatArray:
 
 def choice_round(
     items: IntArray,
-    choices: IntArray,
+    choices: IntArray | None,
     shifts: FloatArray | None = None,
     about: IntArray | None = None,
     numbers: FloatArray | None = None,
 ) -> Round:
     """A round of queries to items with several answers; they are plain without ``about``.
 
-    ``choices`` is the number of answers of every item; ``numbers`` are added to the other answers.
+    ``choices`` is the number of answers of every item, ``None`` if all have two; ``numbers`` are added to the
+    other answers.
     """
+    shifts = np.zeros(items.size) if shifts is None else shifts
+    if choices is None:
+        return make_round(items, shifts)
     size, k = items.size, int(choices.max())
-    shifts = np.zeros(size) if shifts is None else shifts
     biases = np.zeros((size, k)) if numbers is None else numbers.copy()
     if about is not None:
         biases[np.arange(size), about] = shifts

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from blindcal.auditing.audit import audit
 from blindcal.certifying.certify import certify
@@ -235,6 +236,50 @@ def test_another_model_decides_nothing(moving: Certificate, items: Path, tmp_pat
         done = blindcal("decide", tmp_path / "rule.json", items, "--out", tmp_path / "out")
     assert done.exit_code == 4
     assert "replies come from another-model" in " ".join(done.output.split())
+
+
+# With more than two answers: the given one is accepted, or the rule abstains
+
+CHOICES, WORDS = 1200, ("A", "B", "C")
+LOGITS = 1.6 * np.random.default_rng(3).standard_normal((CHOICES, len(WORDS)))
+RIGHT = (LOGITS + np.random.default_rng(4).gumbel(size=LOGITS.shape)).argmax(axis=1)
+TOP = softmax(LOGITS, axis=1).max(axis=1)
+
+
+def choosing(way: str) -> dict[str, Any]:
+    asked = {"method": way} if way == "logprobs" else {"api": way, "instructions": "Which is it?"}
+    return {"template": "A, B or C: {n}?", "answers": WORDS, **asked}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_given_answer_is_accepted_from_a_threshold(way: str, tmp_path: Path) -> None:
+    """The certificate counts right answers; each item is asked once, and the answer taken is written down."""
+    items = write_items(tmp_path / "items.jsonl", RIGHT)
+    loaded = open_items(items, Settings(model="replay", **choosing(way)).prompt)
+    recording = Recording.of_choices([item.id for item in loaded], LOGITS, WORDS)
+    with running(DecisionServer(recording, loaded, Deciding(logprobs=True))) as server, without_page():
+        asked = Settings(model="replay", base_url=server.base_url, resamples=40, **choosing(way))
+        audit(items, asked, out=tmp_path / "run")
+        before = server.answered
+        with pytest.raises(InputError, match="no decision is negative"):
+            certify(tmp_path / "run", 0.9, negative_precision=0.9)
+        assert blindcal("certify", tmp_path / "run", "--precision", 0.85).exit_code == 0
+        assert server.answered == before
+        made = Certificate.load(tmp_path / "run" / "certificate.json")
+        mine = np.array(plan_certification(open_run(tmp_path / "run"), CertifyGoal(0.85)).items)
+        here = TOP[mine] >= made.accept.threshold
+        right = LOGITS.argmax(axis=1) == RIGHT
+        assert (made.accept.decided, made.accept.right) == (here.sum(), right[mine][here].sum())
+        assert 0.2 < made.accept.share < 1
+        assert made.request.positive == WORDS
+        result = decide(made, without_labels(items, tmp_path / "new.jsonl"), out=tmp_path / "out")
+        assert server.answered - before == CHOICES + result.spend.control_queries
+    accepted = made.accept.threshold <= TOP
+    assert [each.decision for each in result] == np.where(accepted, "accept", "abstain").tolist()
+    assert [each.answer for each in result] == [WORDS[k] for k in LOGITS.argmax(axis=1)]
+    assert [each.probability for each in result] == pytest.approx(TOP, abs=1e-4)
+    assert result.reasons == {"below the threshold": (~accepted).sum()}
+    assert not result.doubts
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class MethodOption:
 def method_options(settings: Settings, n: int) -> tuple[MethodOption, ...]:
     """The options of an audit of ``n`` items with these settings, before any was tried."""
     given, several = settings.design.queries, len(settings.answer_words) > 2
-    if several and given is not None:
+    if several and given is not None and settings.auto:
         more_than_plain(given)
 
     def option(way: Way) -> MethodOption:

@@ -276,6 +276,7 @@ class _Certification:
         accept, reject = sides["accept"], sides.get("reject")
         made = self._date([side.shift for side in sides.values()])
         request, *second = (decision_request(run, side.shift, self.asked.accepted) for side in sides.values())
+        positive, negative = request.tokens if not run.result.answers else (run.result.answers, ())
         certificate = Certificate(
             blindcal=version("blindcal"),
             accept=accept,
@@ -297,8 +298,8 @@ class _Certification:
                 url=request.url,
                 accept=request.body,
                 reject=second[0].body if second else None,
-                positive=request.tokens[0],
-                negative=request.tokens[1],
+                positive=positive,
+                negative=negative,
                 probability=None if request.shown is None else request.shown.words,
             ),
             settings=self.asked.noted,
@@ -346,7 +347,14 @@ class _Certification:
                 f"an audit of about {total} items would probably do; or lower {{{name}}} or {{confidence}}"
             )
             options["confidence"] = ...
-        seen = _seen(state, self.plan.attempt, alone=len(states) == 1)
+        kind = (
+            "negative"
+            if name == "negative_precision"
+            else "accepted"
+            if self.run.result.answers
+            else "positive"
+        )
+        seen = _seen(state, self.plan.attempt, kind, alone=len(states) == 1)
         return NotCertifiedError(seen, remedy=remedy, options=options)
 
     def _stopped(self, stopped: Stopped) -> NotCertifiedError:
@@ -374,14 +382,13 @@ def _certified(state: SideState) -> CertifiedSide | None:
     )
 
 
-def _seen(state: SideState, attempt: int, *, alone: bool) -> str:
-    test = state.tests[0]
-    decisions, beyond = ("positive", "from") if state.side.name == "accept" else ("negative", "below")
+def _seen(state: SideState, attempt: int, decisions: str, *, alone: bool) -> str:
+    test, beyond = state.tests[0], "from" if state.side.name == "accept" else "below"
     share = f" ({test.right / test.decided:.1%})" if test.decided else ""
     unknown = f", counting {test.unknown:,} without a valid answer as wrong" if test.unknown else ""
     which = "no threshold" if alone else f"no threshold for {decisions} decisions"
     return (
-        f"{which} passes: of {test.items:,} items, {test.decided:,} are decided {decisions} {beyond} "
+        f"{which} passes: of {test.items:,} items, {test.decided:,} decisions are {decisions} {beyond} "
         f"{test.threshold:.4f}, the most precise one to be expected, and {test.right:,} of them rightly"
         f"{share}{unknown}. With the error of at most {100 * (1 - test.level):.2g}% that attempt {attempt} "
         f"on this run may have, the precision is at least {test.bound:.4f}, and {test.wanted:g} is wanted"

@@ -38,6 +38,7 @@ from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.audit import default_folder
 from blindcal.auditing.conclude import observed_change, observed_controls, observed_moves
 from blindcal.auditing.prepared import AskedSettings, Prepared
+from blindcal.choice_design import choice_round
 from blindcal.design import make_round
 from blindcal.errors import BlindcalError, InputError, NotCertifiedError, NotIdentifiedError, UnfitError
 from blindcal.estimate.noise import ControlCounts
@@ -46,7 +47,7 @@ from blindcal.items.question_files import Items
 from blindcal.methods import METHODS, control_spacing
 from blindcal.prices import Prices
 from blindcal.probing.bias_checks import IRRESISTIBLE
-from blindcal.records import NEGATIVE, AnswerTable, Round
+from blindcal.records import NEGATIVE, AnswerTable, IntArray, Round
 from blindcal.report.sentences import control_words
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult, write_decisions
@@ -157,15 +158,19 @@ def _config(items: Items, certificate: Certificate) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class DecisionDesign:
-    """Asks each of ``n`` items at the shift ``accept``, then those not accepted at ``reject``, if given."""
+    """Asks each of ``n`` items at the shift ``accept``, then those not accepted at ``reject``, if given.
+
+    Where probabilities are shown, there is no shift, and one reading is compared with both thresholds.
+    """
 
     n: int
     accept: float
     reject: float | None
+    choices: IntArray | None = None
 
     def next_round(self, answered: AnswerTable) -> Round | None:
         if not len(answered):
-            return make_round(np.arange(self.n), np.full(self.n, self.accept))
+            return choice_round(np.arange(self.n), self.choices, np.full(self.n, self.accept))
         if self.reject is None or len(answered) > self.n:
             return None
         left = np.sort(answered.items[answered.answers == NEGATIVE])
@@ -262,7 +267,7 @@ async def _ask(
     accept, lower = certificate.accept.shift, certificate.reject
     if certificate.shown:
         accept, lower = 0.0, None  # one reading is compared with both thresholds
-    design = DecisionDesign(len(items), accept, None if lower is None else lower.shift)
+    design = DecisionDesign(len(items), accept, None if lower is None else lower.shift, items.choices)
     planned = round(len(items) * (1 if lower is None else 2 - certificate.accept.share))
     controls = Controls(job, every=every, force=certified.force)
     try:

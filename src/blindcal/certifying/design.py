@@ -65,10 +65,17 @@ class CertifyGoal:
     def check(self, run: Run) -> None:
         """Raise `NotIdentifiedError` if a run cannot be certified for a goal like this."""
         result = run.result
-        if result.answers:
+        if result.answers and not run.shown:
             raise NotIdentifiedError(
-                f"{run.folder}: its items have more than two answers, and only a decision between two can be "
-                "certified"
+                f"{run.folder}: its items have more than two answers, and a decision among them can only be "
+                "certified where the endpoint shows probabilities",
+                remedy="audit with {method} where it does",
+                options={"method": "logprobs"},
+            )
+        if result.answers and self.negative_precision is not None:
+            raise InputError(
+                "negative_precision: with more than two answers, the rule accepts the answer given or "
+                "abstains, and no decision is negative; leave it out"
             )
         need_request(run)
         if result.objection is not None:
@@ -127,12 +134,13 @@ def plan_certification(run: Run, goal: CertifyGoal, attempt: int = 1) -> Certify
             f"{LEAST_ITEMS}",
             remedy="audit more items",
         )
-    answered = run.answered
+    problem = run.problem
+    answered = problem.readings
     shifts = answered.shifts[answered.temperatures == 0]
     if answered.bounds is not None:
         shifts = -answered.bounds[answered.answers != INVALID].mean(axis=1)
     sides = choose_candidates(
-        working_table(read(run.problem.of(choosing), run.noise.best)),
+        working_table(read(problem.of(choosing), run.noise.best)),
         choosing.size,
         certifying.size,
         goal.wanted,
@@ -175,7 +183,7 @@ class SideState:
 class CertifyDesign:
     """Asks what the candidates of one or two sides need, until each side has ended."""
 
-    labels: IntArray  # of all items of the run
+    labels: IntArray  # of all items of the run; with more than two answers, whether the given one is right
     items: IntArray  # those that certify
     sides: tuple[Side, ...]
     before: AnswerTable  # answers of the run
@@ -185,12 +193,12 @@ class CertifyDesign:
     @classmethod
     def of(cls, run: Run, plan: CertifyPlan, reuse: Callable[[], Reuse] | None = None) -> CertifyDesign:
         """The design of a plan; ``reuse`` defaults to the plan's."""
-        items = np.array(plan.items, np.int64)
+        problem = run.problem
         return cls(
-            labels=run.labels,
-            items=items,
+            labels=problem.labels,
+            items=np.array(plan.items, np.int64),
             sides=plan.sides,
-            before=run.answered,
+            before=problem.readings,
             shown=run.shown,
             reuse=reuse or (lambda: plan.reuse),
         )

@@ -141,10 +141,10 @@ def command(
 
 
 def _print(made: Certificate, path: Path) -> None:
-    word = printable(made.request.positive[0].strip(), 40)
+    by = "the answer given" if made.several else repr(printable(made.request.positive[0].strip(), 40))
     digits = ".7g" if made.shown else ".4f"  # a probability that was rounded may lie at a threshold
-    accept = f"from {made.accept.threshold:{digits}}, by {word!r}"
-    print_field("accept", f"{accept}: {_side_text(made.accept, 'positive')}")
+    accept = f"from {made.accept.threshold:{digits}}, by {by}"
+    print_field("accept", f"{accept}: {_side_text(made.accept, 'accepted' if made.several else 'positive')}")
     if made.reject is not None:
         below = f"below {made.reject.threshold:{digits}}"
         print_field("reject", f"{below}: {_side_text(made.reject, 'negative')}")

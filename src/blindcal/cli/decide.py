@@ -62,7 +62,8 @@ def command(
     positive, otherwise reject. With two thresholds, items that are not accepted are asked once more: reject
     if the answer is negative there too, otherwise abstain. If there is no valid answer the decision is to
     abstain, never a guess. Where the endpoint shows probabilities, each item is asked once as in the audit,
-    and the probability in the reply is compared with the thresholds.
+    and the probability in the reply is compared with the thresholds; with more than two answers, that of the
+    answer given, which is accepted or not.
 
     A few forced queries first check that the endpoint still follows logit_bias and names the same model and
     system as when it was certified, and control queries check all along that its answers are as steady, or

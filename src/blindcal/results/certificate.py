@@ -58,7 +58,8 @@ class CertifiedRequest:
     """The request bodies that decide, with the audit's template to fill in, and the answer words.
 
     If the endpoint shows probabilities, one body serves both thresholds, which are compared with the
-    ``probability`` in its reply: the words say where it is.
+    ``probability`` in its reply: the words say where it is. With more than two answers, the given one is
+    accepted: ``positive`` are the words of all, by their numbers, and ``negative`` is empty.
     """
 
     url: str
@@ -84,7 +85,8 @@ class Certificate:
 
     An item is accepted (decided positive) if f is at least ``accept.threshold``, and rejected (decided
     negative) if f is below ``reject.threshold``; in between, the rule abstains. Without ``reject``, every
-    other item is rejected, without a promise. Both bounds hold together with confidence ``level``, up to and
+    other item is rejected, without a promise. With more than two answers, f is about the given one, which is
+    accepted, or the rule abstains. Both bounds hold together with confidence ``level``, up to and
     including the day ``expires``. So do those of all attempts to certify the run, of which this is number
     ``attempt``; each side is tested at a higher level. ``candidates`` counts the thresholds tried, and
     ``reused`` the answers taken from the run. ``controls`` are the control answers that those of decisions
@@ -128,6 +130,11 @@ class Certificate:
     def shown(self) -> bool:
         """Whether the rule compares a probability that the endpoint shows."""
         return self.request.probability is not None
+
+    @property
+    def several(self) -> bool:
+        """Whether there are more than two answers."""
+        return not self.request.negative
 
     @property
     def audited_prompts(self) -> frozenset[bytes]:

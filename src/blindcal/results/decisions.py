@@ -31,7 +31,7 @@ from blindcal.text import csv_cell
 DECISIONS_TABLE, DECISIONS_LINES, SUMMARY_FILE = "decisions.csv", "decisions.jsonl", "summary.json"
 Verdict: TypeAlias = Literal["accept", "reject", "abstain"]
 
-BETWEEN, NO_WORD = "between the thresholds", "neither answer word"
+BETWEEN, BELOW, NO_WORD = "between the thresholds", "below the threshold", "neither answer word"
 NOT_SHOWN = "no probability"
 """Reasons to abstain, besides those why a query has no usable reply."""
 MOST_REASONS = 5
@@ -43,7 +43,8 @@ class Decision:
     """The decision on one item; ``reason`` says why the rule abstains.
 
     ``at_accept`` and ``at_reject`` are the answers at the two thresholds, ``None`` if not asked or unusable;
-    where a ``probability`` is shown, ``at_accept`` is what shows it.
+    where a ``probability`` is shown, ``at_accept`` is what shows it. With more than two answers it is that
+    of the ``answer``, which the rule accepts.
     ``audited`` items were in the certified audit.
     """
 
@@ -54,6 +55,7 @@ class Decision:
     reason: str | None = None
     audited: bool = False
     probability: float | None = None
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -152,7 +154,8 @@ def stored_decisions(store: Store, certificate: Certificate) -> Iterator[Decisio
         if answer == INVALID:
             yield replace(upper, reason=why)
         elif bounds is not None:
-            yield _compared(upper, certificate, *bounds[query].tolist())
+            word = certificate.request.positive[answer] if certificate.several else None
+            yield _compared(replace(upper, answer=word), certificate, *bounds[query].tolist())
         elif answer == POSITIVE:
             yield replace(upper, decision="accept")
         elif certificate.reject is None:
@@ -172,6 +175,8 @@ def _compared(decision: Decision, certificate: Certificate, low: float, high: fl
     shown = replace(decision, probability=float(expit((low + high) / 2)))
     if low >= -accept.shift:
         return replace(shown, decision="accept")
+    if certificate.several:
+        return replace(shown, reason=BELOW)
     if reject is None or high < -reject.shift:
         return replace(shown, decision="reject")
     return replace(shown, reason=BETWEEN)
