@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blindcal.errors import InputError
-from blindcal.records import INVALID, BoolArray, FloatArray, IntArray
+from blindcal.records import INVALID, UNLABELLED, BoolArray, FloatArray, IntArray
 
 ArrayLike = npt.ArrayLike
 
@@ -42,12 +42,19 @@ def _numbers(name: str, values: ArrayLike, like: int | None = None) -> FloatArra
     return numbers
 
 
-def labels_array(values: ArrayLike) -> IntArray:
+def labels_array(values: ArrayLike, name: str = "labels") -> IntArray:
     """Labels as 0/1 integers; booleans are accepted."""
-    array = _numbers("labels", values)
+    array = _numbers(name, values)
     if array.size == 0:
-        raise InputError("labels: must not be empty")
-    _first_bad("labels", "must be 0 or 1", array, ~((array == 0) | (array == 1)))
+        raise InputError(f"{name}: must not be empty")
+    _first_bad(name, "must be 0 or 1", array, ~((array == 0) | (array == 1)))
+    return array.astype(np.int64)
+
+
+def labels_of_some(values: ArrayLike, like: int) -> IntArray:
+    """Labels as 0/1 integers, and -1 for items without one."""
+    array = _numbers("labels", values, like)
+    _first_bad("labels", "must be 0, 1 or -1 (no label)", array, ~np.isin(array, (0, 1, UNLABELLED)))
     return array.astype(np.int64)
 
 
