@@ -1,6 +1,6 @@
-"""Run the examples of docs/inspect.md and docs/lm-eval.md, and write their output into the pages.
+"""Run the examples of docs/inspect.md, docs/lm-eval.md and docs/self-check.md, and write their output there.
 
-    python bench/eval_logs.py [inspect] [lm-eval]
+    python bench/eval_logs.py [inspect] [lm-eval] [self-check]
 
 The task is the one on the page. The other tool asks the embedded model and writes its log, and the audit of
 that log is printed as a user sees it. Both tools must be installed.
@@ -22,12 +22,16 @@ from blindcal.endpoints.local_model import Served, serve
 
 BASE_URL = "http://127.0.0.1:8080/v1"  # of the server on the pages
 #: Which page a tool has, the file of its task, and the kind of block that this is on the page.
-PAGES = {"inspect": ("sums.py", "python"), "lm-eval": ("claims.yaml", "yaml")}
+PAGES = {
+    "inspect": ("sums.py", "python"),
+    "lm-eval": ("claims.yaml", "yaml"),
+    "self-check": ("words.py", "python"),
+}
 PROGRAMS = {"inspect": "inspect_ai", "lm_eval": "lm_eval", "blindcal": "blindcal"}
 
 
 def main() -> None:
-    """Run the examples of the tools that are named, or of both."""
+    """Run the examples of the pages that are named, or of all."""
     with serve() as served:
         for name in sys.argv[1:] or PAGES:
             page = ROOT / "docs" / f"{name}.md"

@@ -219,7 +219,14 @@ def decided(bench: Bench) -> Iterator[tuple[str, dict[str, Any] | str]]:
             for form in DECISION_APIS if server.behind else ("systemone",):  # llama.cpp has no other
                 code, out, err = blindcal(
                     *("audit", str(bench.items), *bench.address(server), "--api", form, "--json"),
-                    *("--instructions", wording, "--oracle", str(oracle), "--concurrency", CONCURRENCY),
+                    *(
+                        "--set",
+                        f"instructions={wording}",
+                        "--oracle",
+                        str(oracle),
+                        "--concurrency",
+                        CONCURRENCY,
+                    ),
                     *("--out", str(bench.folder / f"{server.slug}-{form}")),
                     fine=UNFIT,
                 )

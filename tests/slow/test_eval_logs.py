@@ -282,6 +282,38 @@ def test_harness_samples_that_are_no_questions(
         open_items(path)
 
 
+# Scored answers
+
+
+@pytest.mark.parametrize(
+    ("log", "items", "question"), [("capitals", 1, "Capital of France?"), ("quiz", 6, "0 + 1")]
+)
+def test_a_self_check_asks_about_the_answers_that_inspect_scored(
+    inspect: dict[str, Path], served: Served, log: str, items: int, question: str
+) -> None:
+    """The answer and its score are those of the log, of every epoch, and the model is named."""
+    checked = open_items(inspect[log], RecordFormat(self_check=True))
+    assert (len(checked), set(checked.parts or ())) == (items, {f"openai-api/served/{served.model}"})
+    text = checked[0].messages[0].content
+    assert question in text
+    assert text.endswith("Is the proposed answer correct? Reply only with Yes or No.")
+    with pytest.raises(InputError, match="has 1 scores"):
+        open_items(inspect[log], RecordFormat(self_check=True, label_field="other"))
+
+
+def test_a_self_check_asks_about_the_answers_that_the_harness_scored(
+    harness: dict[str, Path], served: Served
+) -> None:
+    """A generated answer has one text and a score; choices that were only compared have none."""
+    checked = open_items(harness["odd_said"], RecordFormat(self_check=True))
+    scores = [json.loads(line)["exact_match"] for line in harness["odd_said"].read_text().splitlines()]
+    assert checked.labels.tolist() == scores
+    assert set(checked.parts or ()) == {served.model}
+    assert checked[3].messages[0].content.startswith("Question: Is 3 odd? Yes or No?\nProposed answer: ")
+    with pytest.raises(InputError, match="line 1: has no single answer in text"):
+        open_items(harness["odd_scored"], RecordFormat(self_check=True))
+
+
 # What is asked and what is not
 
 

@@ -24,6 +24,7 @@ from blindcal.estimate.drift import anchors_moved, drift_test
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
 from blindcal.estimation import EstimationInput, estimate, measures
+from blindcal.items.graded_answers import ANSWERED_BY, whose_answers
 from blindcal.items.question_files import Items
 from blindcal.methods import METHODS
 from blindcal.records import (
@@ -51,6 +52,7 @@ from blindcal.results.result import (
     Steadiness,
 )
 from blindcal.results.tables import ANSWERS_FILE, write_answers
+from blindcal.settings import Settings
 from blindcal.store.run_store import UNASKED, AnswerArray, Store
 from blindcal.text import encodable, printable
 
@@ -120,9 +122,11 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         method=settings.design.method,
         estimator=settings.estimator_name,
         semantics=semantics,
-        measures="; ".join(filter(None, (measured, question.about_answers))),
+        measures="; ".join(
+            filter(None, (measured, question.about_answers, _whose(items, settings, members)))
+        ),
         level=settings.estimation.level,
-        by=settings.prompt.by_field,
+        by=items.by_field,
         invalid_reasons=reasons | _unusable_reasons(ready.store),
         counts=_counts(inputs, members.size, stopped=outcome.stopped is not None),
         spend=Spend.of(ready.store, ready.run.prices),
@@ -152,6 +156,13 @@ def _unusable_reasons(store: Store) -> dict[str, int]:
 def _stated(store: Store, question: ConfidenceQuestion) -> VerbalAnswers:
     unusable = set(store.unusable(0, sum(map(len, store.rounds()))).tolist())
     return question.stated(None if query in unusable else text for query, _, text, _ in store.texts())
+
+
+def _whose(items: Items, settings: Settings, members: IntArray) -> str:
+    if not settings.prompt.self_check:
+        return ""
+    parts = items.parts if items.by_field == ANSWERED_BY else None
+    return whose_answers(parts and [parts[item] for item in members], settings.endpoint.model)
 
 
 def _counts(inputs: EstimationInput, members: int, *, stopped: bool) -> AnswerCounts:

@@ -108,7 +108,7 @@ def _begun(session: Session) -> Session:
         session = replace(session, settings=_with_method(session.settings, known["method"]))
     settings = session.settings.resolved(len(items), items.words)
     store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
-    store.set_parts(settings.prompt.by_field, items.parts)
+    store.set_parts(items.by_field, items.parts)
     return replace(session, settings=settings)
 
 

@@ -28,8 +28,10 @@ from blindcal.text import listed, printable
 @click.option(
     "--out", type=options.FILE, help="Output file, one JSON object per line.  [default: standard output]"
 )
-@options.fields("template", "answers", "label_field", "label_map")
-@options.set_option("template", "answers", "label_field", "label_map", accepted=rules_of(RecordFormat))
+@options.fields("self_check", "template", "answers", "label_field", "label_map")
+@options.set_option(
+    "self_check", "template", "answers", "label_field", "label_map", accepted=rules_of(RecordFormat)
+)
 @click.option(
     "--n",
     type=click.IntRange(1, catalogue.BUILTIN_SIZE),

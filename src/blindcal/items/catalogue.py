@@ -17,6 +17,7 @@ from typing import Any
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Choices, read_label
 from blindcal.items.eval_logs import log_records
+from blindcal.items.graded_answers import ANSWERED_BY, graded_records
 from blindcal.items.question_files import Items
 from blindcal.items.record_files import (
     READERS,
@@ -26,7 +27,7 @@ from blindcal.items.record_files import (
     numbered_records,
     plain,
 )
-from blindcal.items.record_format import WORDS_FIELD, RecordFormat
+from blindcal.items.record_format import SCORE_FIELD, SELF_CHECK_TEMPLATE, WORDS_FIELD, RecordFormat
 from blindcal.text import listed, printable
 
 MMLU_LETTERS = LETTERS[:4]
@@ -179,6 +180,8 @@ def check_there(source: str | Path) -> None:
 def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, RecordFormat]:
     """The records of a file, a log or a set, each with its place, and how to convert them to items."""
     check_there(source)
+    if reading.self_check:
+        return _graded(Path(source), replace(reading, template=reading.template or SELF_CHECK_TEMPLATE))
     if not is_name(source):
         path = Path(source)
         logged = log_records(path, reading)
@@ -192,6 +195,21 @@ def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, R
             f"{{data_dir}} is for {listed(tuple(SETS))}, not for {printable(name)}", options={"data_dir": ...}
         )
     return _numbered(builtin() if name == BUILTIN else hub_records(name)), reading
+
+
+def _graded(path: Path, reading: RecordFormat) -> tuple[Numbered, RecordFormat]:
+    """Scored answers; those of a log are broken down by the model that gave them, unless a field is named."""
+    if is_name(path):
+        raise InputError(
+            f"{path}: holds questions without answers of a model",
+            remedy="leave {self_check} out, or name a log with scored answers",
+            options={"self_check": True},
+        )
+    logged = graded_records(path, reading)
+    if logged is None:
+        return numbered_records(path), reading
+    by_field = reading.by_field or ANSWERED_BY
+    return _numbered(logged), replace(reading, label_field=SCORE_FIELD, by_field=by_field)
 
 
 def _numbered(records: Iterable[Record]) -> Numbered:

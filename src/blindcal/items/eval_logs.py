@@ -3,7 +3,7 @@
 Read are logs of Inspect (inspect_ai), with its own reader, and samples of lm-evaluation-harness
 (``samples_TASK_DATE.jsonl``). Logs seldom say which answers were possible: they are the options of a
 question, the words that were scored, or the few words that occur as targets. Without any of these, answers
-are free text, and cannot be audited.
+are free text, which only a self-check can audit (`graded_answers`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from inspect_ai.model import ChatMessage
 
 _PAIRS = (("yes", "no"), ("true", "false"))  # the positive answer first
-_RESERVED = {
+RESERVED = {
     *("id", "label", "prompt", "messages", "question", "group"),
     *(CHOICES_FIELD, ANSWERS_FIELD, WORDS_FIELD),
 }
@@ -58,7 +58,7 @@ class LoggedQuestion:
 
 def log_records(path: Path, reading: RecordFormat) -> list[Record] | None:
     """The questions of a log as records of items; ``None`` if the file is no log."""
-    questions = _inspect_questions if _is_inspect(path) else _harness_questions if _is_harness(path) else None
+    questions = _inspect_questions if is_inspect(path) else _harness_questions if is_harness(path) else None
     if questions is None:
         return None
     try:
@@ -76,7 +76,7 @@ def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = (
 
 
 def _item_record(each: LoggedQuestion, answers: tuple[str, ...]) -> Record:
-    own = {name: value for name, value in each.fields.items() if name not in _RESERVED}
+    own = {name: value for name, value in each.fields.items() if name not in RESERVED}
     record = {"id": each.id, "label": each.target, "question": each.question, **own}
     *before, last = each.messages
     if not each.choices:
@@ -106,9 +106,9 @@ def _target_words(questions: Sequence[LoggedQuestion]) -> tuple[str, ...]:
         f"the target {printable(other or targets[0], 40)!r} is free text"
         if other is not None
         else f"the targets {printable(', '.join(targets), 60)} do not show which answers are possible",
-        remedy="an audit needs questions with a fixed set of answers; if every target is one of a few words, "
-        "name these with {answers}",
-        options={"answers": ...},
+        remedy="if every target is one of a few words, name these with {answers}; if the answers in the log "
+        "were scored, {self_check} asks whether each is right",
+        options={"answers": ..., "self_check": True},
     )
 
 
@@ -118,14 +118,14 @@ def _spelled_alike(pair: tuple[str, str], example: str) -> tuple[str, str]:
     return (pair[0].title(), pair[1].title()) if example[:1].isupper() else pair
 
 
-def _simple(values: Mapping[str, Any]) -> dict[str, Any]:
+def simple_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if isinstance(value, str | int | float)}
 
 
 # Inspect
 
 
-def _is_inspect(path: Path) -> bool:
+def is_inspect(path: Path) -> bool:
     if path.suffix.lower() != ".json":
         return path.suffix.lower() == ".eval"
     with path.open("rb") as file:
@@ -134,7 +134,7 @@ def _is_inspect(path: Path) -> bool:
 
 def _inspect_questions(path: Path, _: RecordFormat) -> Iterator[LoggedQuestion]:
     samples: dict[str, EvalSample] = {}
-    for sample in _read_inspect(path).samples or ():
+    for sample in read_inspect(path).samples or ():
         samples.setdefault(str(sample.id), sample)  # the first of several epochs
     for sample in samples.values():
         try:
@@ -143,7 +143,7 @@ def _inspect_questions(path: Path, _: RecordFormat) -> Iterator[LoggedQuestion]:
             raise error.prefixed(f"sample {printable(str(sample.id), 40)}: ") from None
 
 
-def _read_inspect(path: Path) -> EvalLog:
+def read_inspect(path: Path) -> EvalLog:
     _check_entries(path)
     try:
         from inspect_ai.log import read_eval_log
@@ -169,8 +169,8 @@ def _check_entries(path: Path) -> None:
 
 
 def _inspect_question(sample: EvalSample) -> LoggedQuestion:
-    messages = tuple(_message(message) for message in _sent(sample))
-    question = sample.input if isinstance(sample.input, str) else _message(sample.input[-1]).content
+    messages = tuple(inspect_message(message) for message in _sent(sample))
+    question = sample.input if isinstance(sample.input, str) else inspect_message(sample.input[-1]).content
     choices = tuple(encodable(text) for text in sample.choices or ())
     return LoggedQuestion(
         id=sample.id,
@@ -178,7 +178,7 @@ def _inspect_question(sample: EvalSample) -> LoggedQuestion:
         target=_inspect_target(sample, choices),
         question=encodable(question),
         choices=choices,
-        fields=_simple(sample.metadata),
+        fields=simple_fields(sample.metadata),
     )
 
 
@@ -201,7 +201,7 @@ def _sent(sample: EvalSample) -> list[ChatMessage]:
     return sent
 
 
-def _message(message: ChatMessage) -> Message:
+def inspect_message(message: ChatMessage) -> Message:
     if not isinstance(message.content, str) and any(part.type != "text" for part in message.content):
         raise InputError("holds images or other parts that are not text", remedy="leave it out")
     return Message(message.role, encodable(message.text))
@@ -227,24 +227,25 @@ def _inspect_target(sample: EvalSample, choices: tuple[str, ...]) -> str:
 # lm-evaluation-harness
 
 
-def _is_harness(path: Path) -> bool:
+def is_harness(path: Path) -> bool:
     try:
         return path.suffix.lower() == ".jsonl" and set(decode(next(json_lines(path))[1])) >= _KEYS
     except (StopIteration, InputError, *UNREADABLE):
         return False  # the reader of files of items says what is wrong
 
 
-def _templated(path: Path) -> bool:
-    # `results_DATE.json` says whether prompts went through a chat template; without it, none is assumed.
+def harness_results(path: Path) -> Mapping[str, Any]:
+    """What ``results_DATE.json`` beside the samples says of model and prompts; empty without it."""
     results = path.with_name(f"results_{path.name.removesuffix('.jsonl').rpartition('_')[2]}.json")
     try:
-        return bool(read_json(results.read_bytes()).get("chat_template"))
-    except (OSError, JsonError, AttributeError):
-        return False
+        found = read_json(results.read_bytes())
+    except (OSError, JsonError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _harness_questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion]:
-    if _templated(path) and reading.role != "prompt":
+    if harness_results(path).get("chat_template") and reading.role != "prompt":
         raise InputError(
             f"{path}: its prompts are filled in by a chat template already",
             remedy="audit them as plain prompts, with {api}",
@@ -269,13 +270,13 @@ def _harness_questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion
 def _harness_question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
     requests = [tuple(request.values()) for request in sample["arguments"].values()]
     first = requests[0]
-    messages = _harness_messages(first[0])
+    messages = harness_messages(first[0])
     question = LoggedQuestion(
         id=sample["doc_id"],
         messages=messages,
         target=str(sample["target"]).strip(),
         question=messages[-1].content,
-        fields=_simple(sample["doc"]),
+        fields=simple_fields(sample["doc"]),
     )
     if len(first) == 2 and isinstance(first[1], dict):
         return question, ()
@@ -294,7 +295,7 @@ def _harness_question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
     return replace(question, target=str(right)), options
 
 
-def _harness_messages(given: Any) -> tuple[Message, ...]:
+def harness_messages(given: Any) -> tuple[Message, ...]:
     if not isinstance(given, list):
         return (Message("prompt", encodable(given)),)
     (chat,) = (read_json(text.encode()) for text in given)

@@ -110,9 +110,14 @@ class Items:
         return np.array([hash(item.messages) for item in self._items], np.int64)
 
     @property
+    def by_field(self) -> str | None:
+        """The field to break the result down by; ``None`` without a breakdown."""
+        return self._reading.by_field
+
+    @property
     def parts(self) -> tuple[str | None, ...] | None:
         """Part of each item; ``None`` without a breakdown."""
-        return None if self._reading.by_field is None else tuple(item.part for item in self._items)
+        return None if self.by_field is None else tuple(item.part for item in self._items)
 
     @cached_property
     def digest(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +32,15 @@ WORDS_FIELD = "answer_words"
 ANSWERS_FIELD = "answers"
 """Field with all answer words, as a list or as ``joy,anger,fear``."""
 
+SCORE_FIELD = "score"
+"""Field with the score of an answer, if a self-check finds no field ``label``."""
+SELF_CHECK_TEMPLATE = (
+    "Question: {question}\nProposed answer: {answer}\n"
+    "Is the proposed answer correct? Reply only with Yes or No."
+)
+
 _LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
+_VERDICTS = {"incorrect": 0, "correct": 1, "fail": 0, "pass": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
 
@@ -70,6 +79,15 @@ class RecordFormat:
     by_field: Annotated[
         str | None, "Field to break the result down by; may be changed for a finished run."
     ] = None
+    self_check: Annotated[
+        bool,
+        "Ask whether each scored answer in ITEMS is correct; ITEMS is the log of an evaluation, or a file "
+        "with the fields question, answer and score.",
+    ] = False
+    pass_score: Annotated[
+        float | None,
+        "Lowest score with which an answer counts as correct in a self-check. By default scores are 0 or 1.",
+    ] = None
     data_dir: Annotated[
         str | None, "Folder with the files of a named set, instead of the Hugging Face Hub."
     ] = None
@@ -82,6 +100,12 @@ class RecordFormat:
     def __post_init__(self) -> None:
         if self.system is not None and self.role == "prompt":
             raise InputError("system: plain completions have no system message; put it in the template")
+        if self.pass_score is not None and not self.self_check:
+            raise InputError(
+                "pass_score: is for the scores of a self-check",
+                remedy="add {self_check}, or leave {pass_score} out",
+                options={"self_check": True, "pass_score": ...},
+            )
         if self.template is not None and not self.fields:
             raise InputError("template: names no field; write the record's fields as {field}")
         answers = () if self.answers in (None, (), []) else parse_answers(self.answers)
@@ -186,14 +210,18 @@ class RecordFormat:
         return self._label(record, self.choices(record, number), self.named_answers(record))
 
     def _label(self, record: Record, choices: Choices | None, answers: tuple[str, ...]) -> int:
-        if self.label_field not in record:
-            raise _missing(record, self.label_field, "label_field")
-        value, field = record[self.label_field], self.label_field
+        scored = self.self_check and self.label_field == "label" and "label" not in record
+        field = SCORE_FIELD if scored else self.label_field
+        if field not in record:
+            raise _missing(record, field, "label_field")
+        value = record[field]
         mapped = self._mapped(value)
         if choices is not None:
             return choices.label(value, field) if mapped is None else choices.place(mapped)
         if mapped is not None:
             return mapped
+        if self.self_check:
+            return self._passed(value, field)
         if answers:
             return (read_label if len(answers) > 2 else read_label_of_two)(value, answers, field)
         label = None if isinstance(value, list | dict) else _LABELS.get(_short(value).lower())
@@ -205,6 +233,23 @@ class RecordFormat:
                 options={"label_map": ..., "answers": ...},
             )
         return label
+
+    def _passed(self, score: Any, field: str) -> int:
+        try:
+            number = float((_LABELS | _VERDICTS).get(_short(score).lower(), score))
+        except (TypeError, ValueError):
+            number = math.nan
+        if number in (0, 1) and self.pass_score is None:
+            return int(number)
+        if self.pass_score is not None and not math.isnan(number):
+            return int(number >= self.pass_score)
+        raise InputError(
+            f"field {printable(field, 40)!r} must be a score of 0 or 1, not {printable(str(score), 40)!r}",
+            remedy="correct it, or remove the record"
+            if math.isnan(number)
+            else "name the lowest score that counts as correct with {pass_score}",
+            options={"pass_score": ...},
+        )
 
     def _mapped(self, value: Any) -> int | None:
         own = self.label_map

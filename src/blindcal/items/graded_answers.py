@@ -1,0 +1,191 @@
+"""Scored answers in free text, from the logs of other tools, as records that a self-check asks about.
+
+Read are logs of Inspect, samples of lm-evaluation-harness and the ``results.json`` of promptfoo. A record has
+the fields ``question``, ``answer``, ``score``, and ``answered_by``, the model that gave the answer. A table
+with such fields needs no reader.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blindcal.errors import InputError
+from blindcal.items.eval_logs import (
+    RESERVED,
+    harness_messages,
+    harness_results,
+    inspect_message,
+    is_harness,
+    is_inspect,
+    read_inspect,
+    simple_fields,
+)
+from blindcal.items.record_files import Record, numbered_records
+from blindcal.items.record_format import SCORE_FIELD, RecordFormat
+from blindcal.json_form import JsonError, read_json
+from blindcal.text import encodable, printable
+
+if TYPE_CHECKING:
+    from inspect_ai.log import EvalSample
+
+ANSWERED_BY = "answered_by"
+"""Field with the name of the model that gave an answer."""
+_INSPECT_SCORES = {"C": 1, "I": 0, "P": 0.5, "N": 0}  # correct, incorrect, partial, no answer
+
+
+def graded_records(path: Path, reading: RecordFormat) -> list[Record] | None:
+    """The scored answers of a log as records; ``None`` if the file is no log.
+
+    The label field of ``reading`` names the scorer or the metric if an answer has several.
+    """
+    chosen = None if reading.label_field == "label" else reading.label_field
+    readers: dict[Callable[[Path], bool], Callable[[Path, str | None], Iterator[Record]]] = {
+        is_inspect: _inspect_answers,
+        is_harness: _harness_answers,
+        _is_promptfoo: _promptfoo_answers,
+    }
+    reader = next((reader for is_log, reader in readers.items() if is_log(path)), None)
+    if reader is None:
+        return None
+    try:
+        return list(reader(path, chosen))
+    except InputError as error:
+        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
+
+
+def whose_answers(names: Sequence[str | None] | None, model: str) -> str:
+    """How many answers a model is asked about are its own; logs write ``openai/gpt-4o-mini`` for a model."""
+    if names is None:
+        return "asked of given answers whether they are correct; the items do not say which model gave them"
+    own = sum(
+        name is not None and re.split("[/:]", name)[-1] == re.split("[/:]", model)[-1] for name in names
+    )
+    return (
+        f"asked of given answers whether they are correct; {own:,} of {len(names):,} are the model's own, of "
+        "which models tend to be surer"
+    )
+
+
+def _record(
+    number: str | int, asked: list[str], answer: object, score: object, model: object, more: Mapping[str, Any]
+) -> Record:
+    own = {name: value for name, value in simple_fields(more).items() if name not in RESERVED}
+    text = answer if isinstance(answer, str) else json.dumps(answer)
+    question = encodable("\n\n".join(asked))
+    return {
+        **own,
+        "id": number,
+        "question": question,
+        "answer": encodable(text).strip(),
+        SCORE_FIELD: score,
+        ANSWERED_BY: str(model),
+    }
+
+
+def _chosen(scores: Mapping[str, Any], chosen: str | None) -> Any:
+    """The score of an answer, by name if there are several."""
+    if len(scores) == 1 and chosen is None:
+        return next(iter(scores.values()))
+    if chosen is None or chosen not in scores:
+        names = printable(", ".join(scores), 80)
+        raise InputError(
+            f"has {len(scores)} scores ({names})" if scores else "has no score",
+            remedy="choose one with {label_field}" if scores else "score it, or leave it out",
+            options={"label_field": ...},
+        )
+    return scores[chosen]
+
+
+# Inspect
+
+
+def _inspect_answers(path: Path, chosen: str | None) -> Iterator[Record]:
+    log = read_inspect(path)
+    samples = log.samples or []
+    several = len({sample.id for sample in samples}) < len(samples)  # epochs
+    for sample in samples:
+        try:
+            record = _inspect_answer(sample, chosen, log.eval.model)
+        except InputError as error:
+            raise error.prefixed(f"sample {printable(str(sample.id), 40)}: ") from None
+        yield {**record, "id": f"{sample.id}/{sample.epoch}", "group": str(sample.id)} if several else record
+
+
+def _inspect_answer(sample: EvalSample, chosen: str | None, model: str) -> Record:
+    given = sample.input
+    asked = [given] if isinstance(given, str) else [inspect_message(each).content for each in given]
+    score = _chosen(sample.scores or {}, chosen).value
+    if isinstance(score, str):
+        score = _INSPECT_SCORES.get(score, score)
+    return _record(sample.id, asked, sample.output.completion, score, model, sample.metadata)
+
+
+# lm-evaluation-harness
+
+
+def _harness_answers(path: Path, chosen: str | None) -> Iterator[Record]:
+    model = harness_results(path).get("model_name") or "unknown"
+    seen: set[str] = set()
+    for where, sample in numbered_records(path):
+        try:
+            if str(sample["doc_id"]) not in seen:  # the first of several filters
+                yield _harness_answer(sample, chosen, model)
+            seen.add(str(sample["doc_id"]))
+        except InputError as error:
+            raise error.prefixed(f"{path}, {where}: ") from None
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            raise InputError(f"{path}, {where}: is not one of lm-evaluation-harness") from None
+
+
+def _harness_answer(sample: Record, chosen: str | None, model: str) -> Record:
+    (request, *others) = sample["arguments"].values()
+    prompt, *options = request.values()
+    ((answer, *again),) = sample["resps"][:1]
+    if others or again or not options or not isinstance(options[0], dict):
+        raise InputError(
+            "has no single answer in text",
+            remedy="log a task with generate_until and one answer per question",
+        )
+    scores = {name: sample[name] for name in sample.get("metrics", ())}
+    asked = [message.content for message in harness_messages(prompt)]
+    return _record(sample["doc_id"], asked, answer, _chosen(scores, chosen), model, sample["doc"])
+
+
+# promptfoo
+
+
+def _is_promptfoo(path: Path) -> bool:
+    return path.suffix.lower() == ".json"
+
+
+def _promptfoo_answers(path: Path, chosen: str | None) -> Iterator[Record]:
+    try:
+        results = read_json(path.read_bytes())["results"]["results"]
+        for number, result in enumerate(results, 1):
+            try:
+                yield _promptfoo_answer(result, number, chosen)
+            except InputError as error:
+                raise error.prefixed(f"result {number}: ") from None
+    except (JsonError, KeyError, TypeError, AttributeError):
+        raise InputError("is not a log of Inspect, nor results of promptfoo") from None
+
+
+def _promptfoo_answer(result: Record, number: int, chosen: str | None) -> Record:
+    output = (result.get("response") or {}).get("output")
+    if output is None:
+        raise InputError("the provider gave no answer", remedy="run the tests that ended in an error again")
+    raw, provider = result["prompt"]["raw"], result["provider"]
+    try:
+        chat = read_json(raw.encode())
+        asked = [encodable(message["content"]) for message in chat]
+    except (JsonError, KeyError, TypeError):
+        asked = [raw]  # not a chat
+    scores = {"success": result["success"], "score": result["score"], **(result.get("namedScores") or {})}
+    score = _chosen(scores, chosen or "success")
+    model = provider.get("id") if isinstance(provider, dict) else provider
+    record = _record(number, asked, output, score, model, result.get("vars") or {})
+    return {**record, "group": str(result.get("testIdx", number))}
