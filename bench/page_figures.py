@@ -15,7 +15,7 @@ import numpy.typing as npt
 from blindcal.estimate.fit import Fit
 from blindcal.estimate.truth import bin_edges, bin_index
 from blindcal.records import Estimate, FloatArray
-from populations import Population, Recorded, true_values
+from populations import COVERAGES, Population, Recorded, true_values
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
@@ -37,6 +37,13 @@ SCALARS = {
     "overconfidence": "overconfidence",
     "leaning": "leaning",
     "mean confidence": "mean_confidence",
+    "smooth ECE": "smece",
+    "ATB": "atb",
+    "miscalibration": "miscalibration",
+    "discrimination": "discrimination",
+    "uncertainty": "uncertainty",
+    "AURC": "aurc",
+    "coverage at 5% error": "coverage",
 }
 _GAPS = [f"gap from {low:g} to {low + 1 / BINS:.1g}" for low in bin_edges(BINS)[:-1]]
 _CURVE = [f"curve, {share:.0%} quantile" for share in CURVE_AT]
@@ -48,7 +55,9 @@ _RATES = {
 }
 _DECISIONS = [f"{name} at {t:g}" for name, t in product(_RATES, THRESHOLDS)]
 _COSTS = [f"cost {fp:g} to {fn:g} at {t:g}" for (fp, fn), t in product(COSTS, COSTS_AT)]
-NAMES = (*SCALARS, *_GAPS, *_CURVE, *_DECISIONS, *_COSTS)
+_BENEFITS = [f"net benefit at {t:g}" for t in COSTS_AT]
+_ERRORS = [f"error at {c:g}" for c in COVERAGES]  # of the surest items
+NAMES = (*SCALARS, *_GAPS, *_CURVE, *_DECISIONS, *_COSTS, *_BENEFITS, *_ERRORS)
 
 
 def true_figures(population: Population | Recorded) -> tuple[FloatArray, FloatArray | None]:
@@ -70,8 +79,10 @@ def true_figures(population: Population | Recorded) -> tuple[FloatArray, FloatAr
         float((fp * (1 - up)[f >= t].sum() + fn * up[f < t].sum()) / f.size)
         for (fp, fn), t in product(COSTS, COSTS_AT)
     ]
+    benefits = [float(up[f >= t].sum() - t / (1 - t) * (1 - up)[f >= t].sum()) / f.size for t in COSTS_AT]
+    errors = [found[name] for name in _ERRORS]
     scalars = [found[name] for name in SCALARS.values()]
-    return np.concatenate([scalars, gaps, curve, rates.T.reshape(-1), costs]), at
+    return np.concatenate([scalars, gaps, curve, rates.T.reshape(-1), costs, benefits, errors]), at
 
 
 def _true_rates(yes: BoolArray, up: FloatArray) -> tuple[float, float, float, float]:
@@ -103,5 +114,7 @@ def intervals(fit: Fit, at: FloatArray | None) -> FloatArray:
     decisions = [getattr(point, name) for name, point in product(_RATES.values(), points)]
     for costs in COSTS:
         decisions += fit.expected_cost(*costs, COSTS_AT).expected
+    decisions += [point.net_benefit for point in fit.operating_at(COSTS_AT)]
+    decisions += [point.error for point in fit.risk if point.coverage in COVERAGES]
     first, rest = (np.array([[one.low, one.high] for one in some], float).T for some in (found, decisions))
     return np.concatenate([first, band, rest], axis=1)

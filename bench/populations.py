@@ -17,12 +17,18 @@ import numpy as np
 from scipy.special import expit, logit
 
 import blindcal as bc
+from blindcal.estimate.findings import ACCEPTED_ERROR
+from blindcal.estimate.grid import Cells
+from blindcal.estimate.measures import atb, brier_parts, coverage_at, risk, smooth_ece
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.shown import AnswersFit, fit_answers
 from blindcal.items.score_files import read_scores
 from blindcal.methods import make_design, method_of
 from blindcal.records import FloatArray, IntArray
 from blindcal.simulation.simulate import ask
+
+#: Coverages at which the error of the surest items is checked.
+COVERAGES = (0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,23 @@ class Population:
 
 def true_values(f: FloatArray, up: FloatArray) -> dict[str, float]:
     """Quantities of items with the probabilities ``f`` whose labels are positive with probability ``up``."""
-    _, where = np.unique(f, return_inverse=True)
+    p, where = np.unique(f, return_inverse=True)
     positive, negative = np.bincount(where, up), np.bincount(where, 1 - up)
     below = np.cumsum(negative) - negative / 2
+    table, cells = np.concatenate([negative, positive]) / f.size, Cells.at(p)
+    parts = dict(
+        zip(("miscalibration", "discrimination", "uncertainty"), brier_parts(table, cells), strict=True)
+    )
+    errors = risk(table, cells, np.array(COVERAGES))
     right = float(np.where(f >= 0.5, up, 1 - up).mean())
     s = np.clip(logit(np.clip(f, 1e-12, 1 - 1e-12)), -13, 13)  # as the estimated log loss counts them
     return {
+        **{name: float(part) for name, part in parts.items()},
+        "smece": float(smooth_ece(table, cells)),
+        "atb": atb(table, cells),
+        "aurc": float(errors[-1]),
+        "coverage": coverage_at(table, cells, ACCEPTED_ERROR),
+        **{f"error at {c:g}": float(error) for c, error in zip(COVERAGES, errors, strict=False)},
         "accuracy": right,
         "overconfidence": float(np.maximum(f, 1 - f).mean()) - right,
         "leaning": float((f - up).mean()),

@@ -15,6 +15,7 @@ from blindcal.estimate.findings import (
     Curve,
     OperatingPoint,
     Part,
+    RiskPoint,
 )
 from blindcal.records import Estimate, Targets, Token
 from blindcal.results.result import AnswerCounts, AuditResult, Spend
@@ -121,6 +122,14 @@ def result(**changes: Any) -> AuditResult:
         brier=around(0.2),
         log_loss=around(0.5),
         tce=around(0.12),
+        smece=around(0.11),
+        atb=around(0.02),
+        miscalibration=around(0.03),
+        discrimination=around(0.08),
+        uncertainty=around(0.25),
+        aurc=around(0.1),
+        coverage=around(0.4),
+        risk=tuple(RiskPoint(k / 40, around(k / 160)) for k in range(1, 41)),
         calibrated_pvalue=0.001,
         bins=bins(),
         curve=curve(),

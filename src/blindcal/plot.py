@@ -27,7 +27,7 @@ from blindcal.results.result import AuditResult
 from blindcal.results.run import Run
 
 __all__ = [
-    *("calibration_curve", "confidence", "cost", "operating", "parts", "reliability", "style", "svg"),
+    *("calibration_curve", "confidence", "cost", "operating", "parts", "reliability", "risk", "style", "svg"),
 ]
 
 style = figure_style
@@ -39,6 +39,7 @@ _NEEDS = {
     "calibration_curve": ("bins", "bins"),
     "reliability": ("curve", "reliability curve"),
     "confidence": ("confidence", "distribution of the confidence"),
+    "risk": ("risk", "risk-coverage curve"),
     "operating": ("operating", "operating points"),
     "cost": ("operating", "operating points"),
     "parts": ("parts", "parts"),
@@ -65,6 +66,11 @@ def confidence(estimates: Drawable, ax: Axes | None = None) -> Axes:
     """The distribution of the confidence for each label."""
     source = _source(estimates, "confidence")
     return plots.plot_confidence(source.confidence, ax, words=_words(source))
+
+
+def risk(estimates: Drawable, ax: Axes | None = None) -> Axes:
+    """The share of wrong answers among the surest items, at each share of items that are accepted."""
+    return plots.plot_risk(_source(estimates, "risk").risk, ax)
 
 
 def operating(estimates: Drawable, ax: Axes | None = None, *, threshold: float | None = None) -> Axes:

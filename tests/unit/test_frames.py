@@ -39,6 +39,7 @@ def test_a_result_is_a_frame_of_its_metrics(library: Any) -> None:
     table = {row["metric"]: row for row in rows(result.to_frame(library=library))}
     assert list(table) == [
         *("ece", "overconfidence", "leaning", "auroc", "accuracy", "brier", "log_loss", "tce"),
+        *("smece", "atb", "miscalibration", "discrimination", "uncertainty", "aurc", "coverage"),
         "calibrated_pvalue",
     ]
     assert table["ece"] == {"metric": "ece", "value": 0.125, "low": 0.105, "high": 0.145, "level": 0.95}
@@ -96,7 +97,7 @@ def _types(found: Any) -> dict[str, Any]:
 
 def test_wrong_names_are_answered_with_the_right_ones() -> None:
     """Of tables and of libraries."""
-    bare = results.result(curve=None, confidence=None, operating=(), costs=(), parts=())
+    bare = results.result(curve=None, confidence=None, risk=(), operating=(), costs=(), parts=())
     with pytest.raises(bc.InputError, match=r"^table: this result has metrics and bins, got 'curve'$"):
         bare.to_frame("curve")
     with pytest.raises(bc.InputError, match=r"^library: must be one of pandas, polars, got 'dask'$"):

@@ -253,7 +253,7 @@ def test_an_inline_drawing_is_at_home_in_any_page() -> None:
         assert not set(re.findall(r": ?#[0-9a-f]{6}", re.sub(r"var\([^)]*\)", "", page)))
         used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
         assert used <= set(re.findall(r'id="([^"]+)"', page))
-    assert "precision" in "".join(ElementTree.fromstring(pages[3]).itertext())
+    assert "precision" in "".join(ElementTree.fromstring(pages[4]).itertext())
     ids = [name for page in pages for name in re.findall(r'\sid="([^"]+)"', page)]
     assert len(ids) == len(set(ids))
     for name in re.findall(r"var\((--bc-[a-z0-9]+)", "".join(pages)):

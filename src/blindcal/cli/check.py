@@ -33,9 +33,14 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 @click.command("check")
 @options.run_argument("runs", nargs=-1, required=True)
 @click.option("--max-ece", type=options.SHARE, help="Maximum expected calibration error.")
+@click.option("--max-smece", type=options.SHARE, help="Maximum smooth ECE.")
 @click.option("--max-brier", type=options.SHARE, help="Maximum Brier score.")
 @click.option("--min-accuracy", type=options.SHARE, help="Minimum accuracy.")
 @click.option("--min-auroc", type=options.SHARE, help="Minimum AUROC.")
+@click.option("--max-aurc", type=options.SHARE, help="Maximum area under the risk-coverage curve.")
+@click.option(
+    "--min-coverage", type=options.SHARE, help="Minimum share of items to accept with at most 5% errors."
+)
 @click.option("--max-invalid", type=options.SHARE, help="Maximum share of invalid answers.")
 @click.option(
     "--certificate",

@@ -13,6 +13,8 @@ from blindcal.estimate.truth import bin_edges
 from blindcal.records import Estimate, FloatArray
 
 NOTHING = Estimate(None)
+ACCEPTED_ERROR = 0.05
+"""Error of the accepted items at which results show the coverage."""
 HISTOGRAM_BINS = 20
 
 COSTS = ((1.0, 1.0), (5.0, 1.0), (1.0, 5.0))
@@ -66,7 +68,9 @@ class OperatingPoint:
     """Results of deciding "positive iff f >= threshold"; ``shift`` on the positive answer deploys it.
 
     ``positive_rate``, ``false_positive`` and ``false_negative`` are shares of all decisions;
-    ``negative_precision`` is the share of negative decisions that are right.
+    ``negative_precision`` is the share of negative decisions that are right. ``net_benefit`` is the share of
+    true positives minus that of false ones times the odds of the threshold, as in a decision curve;
+    ``act_on_all`` is that of deciding "positive" for every item, and to act on none has 0.
     """
 
     threshold: float
@@ -78,6 +82,16 @@ class OperatingPoint:
     false_positive: Estimate = NOTHING
     false_negative: Estimate = NOTHING
     negative_precision: Estimate = NOTHING
+    net_benefit: Estimate = NOTHING
+    act_on_all: Estimate = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class RiskPoint:
+    """Share ``error`` of wrong answers among a share ``coverage`` of the items, the surest first."""
+
+    coverage: float
+    error: Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +141,9 @@ class Findings:
 
     ``overconfidence`` is the mean confidence in the given answer minus the share of correct answers;
     ``leaning`` is the mean probability of the positive answer minus the share of positive labels.
+    ``miscalibration`` - ``discrimination`` + ``uncertainty`` is the Brier score, by isotonic regression.
+    ``smece`` is the smooth ECE, ``atb`` the averaged two-bin calibration error. ``aurc`` is the area under
+    the ``risk`` curve, and ``coverage`` the largest share of items that have at most `ACCEPTED_ERROR`.
     ``ece_if_invalid`` bounds the ECE over all possible values of the invalid answers. ``costs`` are at the
     thresholds of ``operating``. ``parts_pvalue`` tests "all parts are equally miscalibrated".
 
@@ -143,10 +160,18 @@ class Findings:
     brier: Estimate = NOTHING
     log_loss: Estimate = NOTHING
     tce: Estimate = NOTHING
+    smece: Estimate = NOTHING
+    atb: Estimate = NOTHING
+    miscalibration: Estimate = NOTHING
+    discrimination: Estimate = NOTHING
+    uncertainty: Estimate = NOTHING
+    aurc: Estimate = NOTHING
+    coverage: Estimate = NOTHING
     calibrated_pvalue: float | None = None
     bins: tuple[Bin, ...]
     curve: Curve | None = None
     confidence: ConfidenceHistogram | None = None
+    risk: tuple[RiskPoint, ...] = ()
     operating: tuple[OperatingPoint, ...] = ()
     costs: tuple[CostCurve, ...] = ()
     ece_if_invalid: tuple[float, float]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Self, TypeAlias
 
 import numpy as np
 from scipy.special import logit
 
 from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate import grid
+from blindcal.estimate import grid, measures
 from blindcal.estimate.checks import ArrayLike, fraction, whole
 from blindcal.estimate.findings import (
+    ACCEPTED_ERROR,
     COSTS,
     HISTOGRAM_BINS,
     LEANING,
@@ -27,6 +28,7 @@ from blindcal.estimate.findings import (
     Curve,
     Findings,
     OperatingPoint,
+    RiskPoint,
     bare_bins,
     filled_bins,
     finite,
@@ -52,6 +54,8 @@ from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray,
 #: Computes a quantity of each joint table of a stack, over these cells.
 Quantity: TypeAlias = Callable[[FloatArray, Cells], FloatArray]
 
+_COVERAGES = np.arange(1, 201) / 200
+_SHOWN_COVERAGES = slice(4, None, 5)  # 1/40, 2/40, ..., 1
 _CURVE_POINTS = np.concatenate([[1, 2, 5], np.arange(10, 991, 10), [995, 998, 999]]) / 1000
 
 
@@ -137,7 +141,20 @@ class Fit(ABC):
         )
         if brief:
             return some
-        some = replace(some, brier=self.brier, log_loss=self.log_loss, confidence=self.confidence)
+        some = replace(
+            some,
+            brier=self.brier,
+            log_loss=self.log_loss,
+            confidence=self.confidence,
+            smece=self.smece,
+            atb=self.atb,
+            miscalibration=self.miscalibration,
+            discrimination=self.discrimination,
+            uncertainty=self.uncertainty,
+            aurc=self.aurc,
+            coverage=self.coverage,
+            risk=self.risk,
+        )
         if self.curved:
             some = replace(some, tce=self.tce, calibrated_pvalue=finite(self.calibrated_pvalue))
         if not self._has_both_labels:
@@ -159,6 +176,21 @@ class Fit(ABC):
     @property
     @abstractmethod
     def tce(self) -> Estimate: ...
+
+    @property
+    def smece(self) -> Estimate:
+        """Smooth ECE: gaps smoothed by a normal kernel whose width is the error itself."""
+        width = float(measures.smooth_ece(self.sample, self.cells))
+        # the error falls with the width, so an interval at this one holds where they are equal
+        return self._absolute(width, lambda tables, cells: measures.smoothed_gaps(tables, cells, width))
+
+    @property
+    def atb(self) -> Estimate:
+        """Averaged two-bin calibration error: squared gaps below and above a boundary, over all of them."""
+        value = measures.atb(self.sample, self.cells)
+        root = self._absolute(np.sqrt(value), measures.two_bin_gaps, order=2)
+        low, high = (None if end is None else end**2 for end in (root.low, root.high))
+        return Estimate(value, low, high, root.level)
 
     @property
     def gaps(self) -> FloatArray:
@@ -235,6 +267,32 @@ class Fit(ABC):
         return self._scalar(grid.brier)
 
     @property
+    def miscalibration(self) -> Estimate:
+        """What the Brier score would lose if every confidence f became the isotonic E[Y|f]."""
+        return self._brier_parts[0]
+
+    @property
+    def discrimination(self) -> Estimate:
+        """What the isotonic E[Y|f] gains in Brier score over the share of positive labels."""
+        return self._brier_parts[1]
+
+    @property
+    def uncertainty(self) -> Estimate:
+        """Brier score of the share of positive labels as the confidence in every item."""
+        return self._brier_parts[2]
+
+    @cached_property
+    def _brier_parts(self) -> list[Estimate]:
+        values = measures.brier_parts(self.sample, self.cells).tolist()
+        if not self.resamples:
+            return [Estimate(value) for value in values]
+        lows, highs = self._ends(measures.brier_parts, overfits=True)
+        base = np.array(self._ends(lambda tables, _: grid.prevalence(tables)))
+        lows[2], highs[2] = (base * (1 - base)).min(), 0.25 - (np.clip(0.5, *base) - 0.5) ** 2
+        columns = zip(values, lows.tolist(), highs.tolist(), strict=True)
+        return [self._within(*column) for column in columns]
+
+    @property
     def log_loss(self) -> Estimate:
         """Mean negative log-likelihood of the labels; log-odds beyond ±12 count as ±13."""
         return self._scalar(grid.log_loss, most=float(np.logaddexp(0, grid.MID_S[-1])))
@@ -252,6 +310,45 @@ class Fit(ABC):
         there = [label in self._labels for label in (NEGATIVE, POSITIVE)]
         negatives, positives = (s / s.sum() if has else 0 * s for s, has in zip(share, there, strict=True))
         return histogram(negatives, positives)
+
+    # -- selective prediction ------------------------------------------------------------------
+
+    @property
+    def aurc(self) -> Estimate:
+        """Area under the risk-coverage curve: the mean ``error`` of `risk` over all coverages."""
+        return self._risk[-1]
+
+    @property
+    def coverage(self) -> Estimate:
+        """Largest share of items that can be accepted, the surest first, with at most 5% errors."""
+        return self.coverage_at(ACCEPTED_ERROR)
+
+    def coverage_at(self, error: float) -> Estimate:
+        """Largest share of items that can be accepted, the surest first, with at most this ``error``."""
+        value = measures.coverage_at(self.sample, self.cells, fraction(error, "error"))
+        if not self.resamples:
+            return Estimate(value)
+        low, high = np.array([(each.low, each.high) for each in self._risk[:-1]], float).T
+        surely, possibly = (_COVERAGES[end <= error].max(initial=0.0) for end in (high, low))
+        next_one = min(possibly + _COVERAGES[0], 1.0)  # from here on the error is too high
+        return self._within(value, float(surely), float(next_one))
+
+    @property
+    def risk(self) -> tuple[RiskPoint, ...]:
+        """Error of the surest 1/40, 2/40, ... of the items: the risk-coverage curve."""
+        return tuple(map(RiskPoint, _COVERAGES.tolist(), self._risk))[_SHOWN_COVERAGES]
+
+    @cached_property
+    def _risk(self) -> list[Estimate]:
+        def quantity(tables: FloatArray, cells: Cells) -> FloatArray:
+            return measures.risk(tables, cells, _COVERAGES)
+
+        values = quantity(self.sample, self.cells).tolist()
+        if not self.resamples:
+            return [Estimate(value) for value in values]
+        low, high = self._ends(quantity, most=np.append(1 / _COVERAGES, 1.0))
+        columns = zip(values, low.tolist(), np.minimum(high, 1.0).tolist(), strict=True)
+        return [self._within(*column) for column in columns]
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -334,18 +431,26 @@ class Fit(ABC):
 
     @abstractmethod
     def _ends(
-        self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
+        self,
+        quantity: Quantity,
+        least: float | FloatArray = 0.0,
+        most: float | FloatArray = 1.0,
+        *,
+        overfits: bool = False,
     ) -> Ends:
-        """Interval of each component of a quantity to which an item adds from ``least`` to ``most``."""
+        """Interval of each component of a quantity to which an item adds from ``least`` to ``most``.
+
+        A quantity that ``overfits`` is larger in a sample than in the population, by noise of the labels.
+        """
 
     @abstractmethod
-    def _absolute_ends(self, signed: Quantity) -> tuple[float, float]:
-        """Interval of the sum of absolute values of a quantity."""
+    def _absolute_ends(self, signed: Quantity, order: int) -> tuple[float, float]:
+        """Interval of the sum of absolute values of a quantity, or another `norm`."""
 
-    def _absolute(self, value: float, signed: Quantity) -> Estimate:
+    def _absolute(self, value: float, signed: Quantity, order: int = 1) -> Estimate:
         if not self.resamples:
             return Estimate(value)
-        return self._within(value, *self._absolute_ends(signed))
+        return self._within(value, *self._absolute_ends(signed, order))
 
     def _scalar(self, quantity: Quantity, *, least: float = 0.0, most: float = 1.0) -> Estimate:
         value = float(np.clip(quantity(self.sample, self.cells), least, most))

@@ -230,14 +230,24 @@ class ShownFit(Fit):
         )
 
     def _ends(
-        self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
+        self,
+        quantity: Quantity,
+        least: float | FloatArray = 0.0,
+        most: float | FloatArray = 1.0,
+        *,
+        overfits: bool = False,
     ) -> Ends:
         drawn, value = quantity(self.draws, self.draw_cells), quantity(self.sample, self.cells)
+        if (
+            overfits
+        ):  # a draw fits the noise of the sample's labels, at most twice as much as noise of its own
+            excess = drawn.mean(axis=0) - value
+            drawn, value = drawn - 3 * excess, value - 2 * excess
         return Unseen(*self.shown.unseen, self.level).ends(drawn, value, least, most)
 
-    def _absolute_ends(self, signed: Quantity) -> tuple[float, float]:
+    def _absolute_ends(self, signed: Quantity, order: int) -> tuple[float, float]:
         drawn, value = signed(self.draws, self.draw_cells), signed(self.sample, self.cells)
-        return Unseen(*self.shown.unseen, self.level).absolute_ends(drawn, value)
+        return Unseen(*self.shown.unseen, self.level).absolute_ends(drawn, value, order=order)
 
     @property
     def _ece_if_invalid(self) -> tuple[float, float]:

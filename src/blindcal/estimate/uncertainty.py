@@ -42,8 +42,18 @@ def share_bounds(hits: int, trials: int, tail: float) -> tuple[float, float]:
     return low, high
 
 
-def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float) -> tuple[float, float]:
+def norm(values: FloatArray, order: int = 1, axis: int = -1) -> FloatArray:
+    """The sum of absolute values or, with order 2, the root of the sum of squares."""
+    size = np.abs(values)
+    return np.asarray(size.sum(axis=axis) if order == 1 else np.sqrt((size**order).sum(axis=axis)))
+
+
+def absolute_sum_interval(
+    estimate: FloatArray, draws: FloatArray, level: float, order: int = 1
+) -> tuple[float, float]:
     """Interval for sum |delta|, given an estimate and draws around it, shape (resamples, components).
+
+    With another ``order`` it is for that `norm`.
 
     It holds every truth under which the observed sum is not unusual; these move every component by the same
     number of standard errors. As smooth fits underestimate the sum, it includes the upper quantile of the
@@ -55,14 +65,14 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     across = np.ascontiguousarray(noise.T)  # sums over components are many times faster in this layout
     scale = noise.std(axis=0)
     size, sign = np.abs(estimate), np.where(estimate < 0, -1.0, 1.0)
-    observed = float(size.sum())
+    observed = float(norm(size, order))
     tail = (1 - level) / 2
 
     def candidate(move: float) -> FloatArray:
         return np.asarray(np.maximum(size + move * scale, 0.0))
 
     def excess(move: float) -> FloatArray:
-        return np.asarray(np.abs((sign * candidate(move))[:, None] + across).sum(axis=0))
+        return np.asarray(norm((sign * candidate(move))[:, None] + across, order, axis=0))
 
     def down(move: float) -> float:
         return float((excess(-move) >= observed).mean()) - tail
@@ -74,14 +84,14 @@ def absolute_sum_interval(estimate: FloatArray, draws: FloatArray, level: float)
     if not positive.any():
         return observed, observed
     vanish = float((size[positive] / scale[positive]).max())
-    low = 0.0 if down(vanish) >= 0 else float(candidate(-brentq(down, 0.0, vanish, xtol=1e-4)).sum())
-    above = float(draw_quantile(np.abs(draws).sum(axis=1), 1 - tail))
+    low = 0.0 if down(vanish) >= 0 else float(norm(candidate(-brentq(down, 0.0, vanish, xtol=1e-4)), order))
+    above = float(draw_quantile(norm(draws, order), 1 - tail))
     if up(0.0) <= 0:
         return low, max(observed, above)
     far = 4.0
     while up(far) > 0:
         far *= 2
-    high = float(candidate(brentq(up, 0.0, far, xtol=1e-4)).sum())
+    high = float(norm(candidate(brentq(up, 0.0, far, xtol=1e-4)), order))
     return low, max(high, above)
 
 
@@ -125,11 +135,11 @@ class Unseen:
         return self._widened(low, high, value, least, most)
 
     def absolute_ends(
-        self, drawn: FloatArray, values: FloatArray, most: float = 1.0, *, off: float = 0.0
+        self, drawn: FloatArray, values: FloatArray, most: float = 1.0, *, off: float = 0.0, order: int = 1
     ) -> tuple[float, float]:
-        """Interval of the sum of absolute ``values``, which may be ``off`` by some more."""
-        low, high = absolute_sum_interval(values, drawn, self.level)
-        ends = self._widened(np.asarray(low), np.asarray(high), np.abs(values).sum(), 0.0, most)
+        """Interval of the sum of absolute ``values`` or another `norm`, which may be ``off`` by some more."""
+        low, high = absolute_sum_interval(values, drawn, self.level, order)
+        ends = self._widened(np.asarray(low), np.asarray(high), norm(values, order), 0.0, most)
         return float(ends[0]) - off, float(ends[1]) + off
 
     def _widened(

@@ -17,7 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blindcal.atomic_write import atomic_write
-from blindcal.estimate.findings import Bin, ConfidenceHistogram, CostCurve, Curve, OperatingPoint, Part
+from blindcal.estimate.findings import (
+    ACCEPTED_ERROR,
+    Bin,
+    ConfidenceHistogram,
+    CostCurve,
+    Curve,
+    OperatingPoint,
+    Part,
+    RiskPoint,
+)
 from blindcal.records import Estimate, FloatArray, level_percent
 from blindcal.report.style import (
     DASHES,
@@ -186,6 +195,17 @@ def plot_operating(
     return axes
 
 
+def plot_risk(risk: Sequence[RiskPoint], ax: Axes | None = None) -> Axes:
+    """The share of wrong answers among the surest items, and the accepted error as a dashed line."""
+    with drawing(ax) as axes:
+        _line_with_band(axes, [point.coverage for point in risk], [point.error for point in risk], 1)
+        axes.axhline(ACCEPTED_ERROR, color=ink(SOFT), linewidth=1.0, linestyle=DASHES[1], zorder=1)
+        _probability_axis(axes, "share of items accepted, the surest first")
+        axes.set_ylabel("wrong answers among them")
+        axes.set_ylim(bottom=0)
+    return axes
+
+
 def plot_cost(
     thresholds: Sequence[float], costs: CostCurve, ax: Axes | None = None, *, words: Wording = TWO_ANSWERS
 ) -> Axes:
@@ -266,6 +286,8 @@ def draw(result: AuditResult) -> tuple[Drawing, ...]:
     if result.confidence is not None:
         axes = plot_confidence(result.confidence, words=words)
         drawn.append(("confidence", describe_confidence(result.confidence, words), axes))
+    if result.risk:
+        drawn.append(("risk", describe_risk(result.risk, result.coverage), plot_risk(result.risk)))
     if result.operating:
         axes = plot_operating(result.operating, words=words)
         drawn.append(("operating", describe_operating(result.operating, words), axes))
@@ -452,6 +474,15 @@ def describe_confidence(shares: ConfidenceHistogram, words: Wording = TWO_ANSWER
     if any(shares.negatives):
         parts.append(f"{sum(negatives):.0%} of the {words.sides[1]} are {where} one half")
     return as_sentences(words.distribution, listed(parts) if parts else "")
+
+
+def describe_risk(risk: Sequence[RiskPoint], coverage: Estimate) -> str:
+    errors = [f"{point.error.value:.1%} of the surest {point.coverage:.0%}" for point in risk[9::10]]
+    return as_sentences(
+        "Risk and coverage: the share of wrong answers among the surest items",
+        f"Wrong are {listed(errors)}",
+        f"The surest {coverage.value:.0%} have at most {ACCEPTED_ERROR:.0%}" if coverage.value else "",
+    )
 
 
 def describe_operating(points: Sequence[OperatingPoint], words: Wording = TWO_ANSWERS) -> str:

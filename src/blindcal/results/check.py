@@ -36,9 +36,12 @@ PART_RESAMPLES = 300
 """At most this many refits per part, to save time."""
 _NAMES = {
     "max_ece": "ECE",
+    "max_smece": "smooth ECE",
     "max_brier": "Brier score",
     "min_accuracy": "accuracy",
     "min_auroc": "AUROC",
+    "max_aurc": "AURC",
+    "min_coverage": "coverage at 5% error",
     "max_invalid": "share of invalid answers",
 }
 _UNFINISHED = "the audit was stopped early: finish it, or let a partial one count"
@@ -188,9 +191,12 @@ def check(
     run: Run | str | Path,
     *,
     max_ece: float | None = None,
+    max_smece: float | None = None,
     max_brier: float | None = None,
     min_accuracy: float | None = None,
     min_auroc: float | None = None,
+    max_aurc: float | None = None,
+    min_coverage: float | None = None,
     max_invalid: float | None = None,
     min_precision: float | None = None,
     model: str | None = None,
@@ -208,8 +214,9 @@ def check(
     run : Run or path
         The run, its folder, its ``result.json`` alone, or a certificate, which must not have
         expired and must promise enough.
-    max_ece, max_brier, min_accuracy, min_auroc, max_invalid : float, optional
-        The limits of a run. ``max_invalid`` is the largest share of invalid answers.
+    max_ece, max_smece, max_brier, min_accuracy, min_auroc, max_aurc, min_coverage, max_invalid : optional
+        The limits of a run. ``min_coverage`` is the smallest share of items that can be accepted with at most
+        5% errors, ``max_invalid`` the largest share of invalid answers.
     min_precision : float, optional
         What a certificate must promise of accepted items; by default what it was made for.
     model : str, optional
@@ -235,7 +242,7 @@ def check(
             checked=promise,
             verdicts=tuple(_of_certificate(promise, min_precision, model, confidence)),
         )
-    values = (max_ece, max_brier, min_accuracy, min_auroc, max_invalid)
+    values = (max_ece, max_smece, max_brier, min_accuracy, min_auroc, max_aurc, min_coverage, max_invalid)
     limits = [
         Limit(quantity=option[4:], name=name, value=value, at_most=option.startswith("max"))
         for (option, name), value in zip(_NAMES.items(), values, strict=True)

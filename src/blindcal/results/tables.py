@@ -31,7 +31,7 @@ LIBRARIES: tuple[FrameLibrary, ...] = get_args(FrameLibrary)
 
 Columns: TypeAlias = dict[str, list[Any]]
 TableName: TypeAlias = Literal[
-    "metrics", "bins", "curve", "confidence", "operating", "costs", "parts", "by_answer", "confusion"
+    "metrics", "bins", "curve", "confidence", "risk", "operating", "costs", "parts", "by_answer", "confusion"
 ]
 ANSWERS_FILE = "answers.csv"
 _DIGITS = {"temperature": "g", "seconds": ""}  # digits in answers.csv; nine elsewhere
@@ -61,6 +61,7 @@ def tables_of(findings: Findings, answers: Sequence[str] = ()) -> dict[str, Colu
                 pairwise(shares.edges), shares.negatives, shares.positives, strict=True
             )
         ),
+        "risk": map(_row, findings.risk),
         "operating": map(_row, findings.operating),
         "costs": (
             {"cost_fp": costs.cost_fp, "cost_fn": costs.cost_fn, "threshold": point.threshold}

@@ -215,13 +215,18 @@ class LatentFit(Fit):
             for fit in (self, *self.others)
         ]
 
-    def _absolute_ends(self, signed: Quantity) -> tuple[float, float]:
+    def _absolute_ends(self, signed: Quantity, order: int) -> tuple[float, float]:
         on_grid = partial(_on_grid, signed)
-        lows, highs = zip(*(doubt.absolute_ends(on_grid) for doubt in self._doubts), strict=True)
+        lows, highs = zip(*(doubt.absolute_ends(on_grid, order) for doubt in self._doubts), strict=True)
         return max(0.0, min(lows) - self._open), min(1.0, max(highs) + self._open)
 
     def _ends(
-        self, quantity: Quantity, least: float | FloatArray = 0.0, most: float | FloatArray = 1.0
+        self,
+        quantity: Quantity,
+        least: float | FloatArray = 0.0,
+        most: float | FloatArray = 1.0,
+        *,
+        overfits: bool = False,  # noqa: ARG002 - the fitted tables are smooth
     ) -> Ends:
         on_grid = partial(_on_grid, quantity)
         lows, highs = zip(*(doubt.ends(on_grid, least, most) for doubt in self._doubts), strict=True)

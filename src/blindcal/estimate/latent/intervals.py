@@ -29,7 +29,7 @@ from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, MID_S
 from blindcal.estimate.latent.model import Ensemble, refit, roughened
 from blindcal.estimate.patterns import Patterns
 from blindcal.estimate.readings import Axis
-from blindcal.estimate.uncertainty import Ends, Unseen, unseen_draws
+from blindcal.estimate.uncertainty import Ends, Unseen, norm, unseen_draws
 from blindcal.records import NEGATIVE, POSITIVE, BoolArray, FloatArray, IntArray
 
 #: Draws a given number of resamples, as counts of each pattern.
@@ -178,11 +178,12 @@ class Doubt:
         change = quantity(self.rougher) - quantity(self.population)
         return np.maximum(low + np.minimum(change, 0), least), np.minimum(high + np.maximum(change, 0), most)
 
-    def absolute_ends(self, signed: Quantity) -> tuple[float, float]:
-        """Interval of the sum of absolute values of a quantity."""
+    def absolute_ends(self, signed: Quantity, order: int) -> tuple[float, float]:
+        """Interval of the sum of absolute values of a quantity, or another `norm`."""
         patterns, off = self.resampling.patterns, unasked(self.resampling.patterns, self.population)
-        low, high = self._unseen.absolute_ends(signed(self.draws), signed(self.population), off=off)
-        change = float(np.abs(signed(self.rougher)).sum() - np.abs(signed(self.population)).sum())
+        value = signed(self.population)
+        low, high = self._unseen.absolute_ends(signed(self.draws), value, off=off, order=order)
+        change = float(norm(signed(self.rougher), order) - norm(value, order))
         low, high = low + min(change, 0.0), high + max(change, 0.0)
         if (limits := error_bounds(patterns, self.level, self.resampling.units)) is not None:
             low, high = min(low, limits[0]), max(high, limits[1])

@@ -104,7 +104,7 @@ class Rates:
 RateFunction: TypeAlias = Callable[[Rates], FloatArray]
 Estimator: TypeAlias = Callable[[RateFunction], tuple[Estimate, ...]]
 #: The quantities of an operating point.
-QUANTITIES = [field.name for field in fields(OperatingPoint) if field.name not in ("threshold", "shift")]
+QUANTITIES = [field.name for field in fields(OperatingPoint) if hasattr(Rates, field.name)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,9 @@ def operating_points(
     thresholds: FloatArray, shifts: FloatArray, estimates: Estimator
 ) -> tuple[OperatingPoint, ...]:
     columns = [estimates(attrgetter(name)) for name in QUANTITIES]
+    odds = thresholds / (1 - thresholds)
+    columns.append(estimates(lambda rates: rates.true_positive - odds * rates.false_positive))
+    columns.append(estimates(lambda rates: rates.positives - odds * (1 - rates.positives)))
     return tuple(
         OperatingPoint(float(t), 0.0 + float(b), *row)
         for t, b, *row in zip(thresholds, shifts, *columns, strict=True)
