@@ -423,7 +423,7 @@ def test_the_page_is_about_the_answer_given(four: AuditResult, browser: Browser,
     assert rows == len(EMOTIONS)
     assert [int(one.replace(",", "")) for one in counts] == np.ravel(result.confusion).tolist()
     assert "240 questions with the answers sadness, joy, love and anger from" in text
-    assert headings[:7] == [*SECTIONS[:4], "By answer", "Answers and labels", SECTIONS[4]]
+    assert headings[:8] == [*SECTIONS[:5], "By answer", "Answers and labels", SECTIONS[5]]
 
 
 def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:
