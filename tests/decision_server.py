@@ -115,6 +115,13 @@ class DecisionServer(Server):
             shown = {options[k]: float(p[k]) for k in order}
         return {**answer, "probabilities": shown}
 
+    def _logprobs(self, row: int) -> dict[str, float]:
+        if not self.behaviour.moves and self.behaviour.swapped_from is None:
+            return super()._logprobs(row)
+        p = self._probabilities(row, np.random.default_rng([row, self.requests]))
+        shown = np.log(np.clip(p, 1e-9, 1)).tolist()
+        return dict(zip((token.text for token in self.recording.tokens), shown, strict=True))
+
     def _probabilities(self, row: int, chance: np.random.Generator) -> FloatArray:
         how, logits = self.behaviour, self.recording.logits[row]
         if how.swapped_from is not None and self.requests >= how.swapped_from:

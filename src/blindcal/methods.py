@@ -104,7 +104,7 @@ class Method:
     @property
     def controlled(self) -> bool:
         """Whether control queries during a run can show that the endpoint changed."""
-        return self.biased or self.way == "decisions"
+        return self.biased or self.shown
 
     @property
     def fitted(self) -> bool:

@@ -139,10 +139,15 @@ def run(folder: Path) -> Run:
 
 
 def test_an_audit_reads_what_a_simulation_reads(run: Run, server: Server) -> None:
-    """One query per item, no token ids, and the ECE of the probabilities themselves."""
-    result = run.result
+    """One query per item, no token ids, and the ECE of the probabilities themselves; some are asked twice."""
+    result, steady = run.result, run.result.steadiness
     assert result.complete
-    assert (result.spend.queries - result.spend.probe_queries, result.counts.invalid) == (N, 0)
+    spend = result.spend
+    assert (spend.queries - spend.probe_queries - spend.control_queries, result.counts.invalid) == (N, 0)
+    assert steady is not None
+    assert steady.spread is not None
+    assert steady.spread.pairs == spend.control_queries == 60
+    assert steady.spread.most < 1e-6
     assert float(result.ece) == pytest.approx(float(binned_ece(LABELS, P, 5).ece), abs=1e-3)
     # the rest of the vocabulary, 6e-6 of the probability, may move a reading into the next cell
     simulated = simulate("logprobs", LABELS, P, repeats=1).estimates[0]
@@ -368,7 +373,8 @@ def test_a_stopped_run_goes_on_with_what_was_shown(
     assert first.shown is not None
     assert first.shown.readings == first.counts.answers
     second = audit(items, chosen, out=tmp_path / "run")
-    assert server.answered - asked_before == N + second.spend.probe_queries
+    assert server.answered - asked_before == second.spend.queries
+    assert second.spend.control_queries == run.result.spend.control_queries
     assert (second.ece, second.shown) == (run.result.ece, run.result.shown)
 
 

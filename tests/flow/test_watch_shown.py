@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from blindcal.auditing.audit import audit
 from blindcal.items.catalogue import open_items
@@ -101,3 +102,40 @@ def test_a_change_is_raised(tmp_path: Path, name: str) -> None:
     assert alarm.raised_at is not None
     assert alarm.raised_at <= 40
     assert WatchResult.load(tmp_path / "watch") == result
+
+
+# With more than two answers: about the given one, and whether it is right
+
+WORDS = ("A", "B", "C")
+LOGITS = 1.5 * np.random.default_rng(3).standard_normal((N, len(WORDS)))
+RIGHT = (LOGITS + np.random.default_rng(4).gumbel(size=LOGITS.shape)).argmax(axis=1)
+
+
+@pytest.mark.parametrize("way", ["decisions", "logprobs"])
+@pytest.mark.parametrize("name", ["none", *CHANGES])
+def test_the_given_of_several_answers_is_watched(tmp_path: Path, way: str, name: str) -> None:
+    """A model that shows as much about other answers is found by its anchors, wrong answers by labels."""
+    asked = {"method": way} if way == "logprobs" else {"api": way, "instructions": "Which is it?"}
+    about: dict[str, Any] = {"model": "replay", "template": "A, B or C: {n}?", "answers": WORDS, **asked}
+    items = open_items(write_items(tmp_path / "all.jsonl", RIGHT), Settings(**about).prompt)
+    recording = Recording.of_choices([item.id for item in items], LOGITS, WORDS)
+    with running(DecisionServer(recording, items, Deciding(logprobs=True))) as server:
+        first = write_items(tmp_path / "first.jsonl", RIGHT[:REFERENCE])
+        audit(first, Settings(base_url=server.base_url, resamples=200, **about), out=tmp_path / "run")
+        if name == "endpoint":
+            server.recording = Recording.of_choices(list(recording.ids), np.roll(LOGITS, 1, axis=1), WORDS)
+        labels = (LOGITS.argmax(axis=1) + 1) % 3 if name == "calibration" else RIGHT
+        rows = [{"id": f"q{k}", "n": k, "label": int(labels[k])} for k in range(REFERENCE, N)]
+        stream = write(tmp_path / "stream.jsonl", rows)
+        result = watch(stream, tmp_path / "run", out=tmp_path / "watch", every=50)
+    assert (name in result.raised_names) == (name != "none")
+    assert (result.answered, result.labelled) == (300, 300)
+    page = render_watch(result)
+    assert "share of right answers" in page
+    assert "positive" not in page
+    if name == "none":
+        assert not result.raised
+        assert result.window is not None
+        right = (LOGITS.argmax(axis=1) == RIGHT)[REFERENCE:].mean()
+        sure = softmax(LOGITS[REFERENCE:], axis=1).max(axis=1).mean()
+        assert result.state.gaps[0].gap.value == pytest.approx(sure - right, abs=1e-3)

@@ -132,8 +132,21 @@ def test_what_is_no_question_is_an_error(record: Any, why: str) -> None:
     with pytest.raises(InputError, match=why):
         arrival(record)
     several = {"id": "a", "question": "Which?", "choices": ["a", "b", "c"]}
-    with pytest.raises(InputError, match="only questions with two"):
+    with pytest.raises(InputError, match="has 3 answers, and the reference has questions with 2"):
         ArrivalReader(RecordFormat(), ("Yes", "No")).record(json.dumps(several).encode())
+
+
+def test_one_of_several_answers_may_be_the_label() -> None:
+    """As a letter or an index; options that are permuted need their own record to be read."""
+    asked = {"id": "a", "question": "Which?", "choices": ["x", "y", "z"], "label": 2}
+    reader = ArrivalReader(RecordFormat(answers=("A", "B", "C")), ("A", "B", "C"))
+    arrived = reader.record(json.dumps(asked).encode())
+    assert arrived.item is not None
+    assert (arrived.item.choices, arrived.label) == (3, 2)
+    assert reader.label(b'{"id": "a", "label": "B"}').label == 1
+    permuted = ArrivalReader(RecordFormat(answers=("A", "B", "C"), permute=1), ("A", "B", "C"))
+    with pytest.raises(InputError, match="permute"):
+        permuted.label(b'{"id": "a", "label": "B"}')
 
 
 @pytest.fixture

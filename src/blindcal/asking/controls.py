@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from blindcal.asking.governor import FinalOutcome
 from blindcal.asking.job import Job
@@ -131,13 +132,13 @@ class Control:
 class ControlAnswer:
     """An answered control query; ``after`` is the run's number of answers by then.
 
-    ``log_odds`` are those that the answer shows, if it does.
+    ``log_odds`` are those that the answer shows, NaN if it shows none.
     """
 
     control: Control
     after: int
     answer: int
-    log_odds: float | None = None
+    log_odds: float = float("nan")
 
     @property
     def wrong(self) -> bool:
@@ -160,7 +161,8 @@ def _as_answer(reply: StoredReply) -> ControlAnswer:
     assert reply.answer is not None
     about = msgspec.json.decode(reply.body)
     control = msgspec.convert({**about["control"], "carrier": reply.query, "nth": reply.nth}, Control)
-    return ControlAnswer(control, about["after"], reply.answer, reply.low)
+    shown = np.mean(np.array([reply.low, reply.high], np.float64))
+    return ControlAnswer(control, about["after"], reply.answer, float(shown))
 
 
 class Controls:

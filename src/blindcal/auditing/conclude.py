@@ -23,6 +23,7 @@ from blindcal.estimate.dependence import repeated_share
 from blindcal.estimate.drift import anchors_moved, drift_test
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
+from blindcal.estimate.shown import moved
 from blindcal.estimation import EstimationInput, estimate, measures
 from blindcal.items.graded_answers import ANSWERED_BY, whose_answers
 from blindcal.items.question_files import Items
@@ -224,7 +225,7 @@ def check_steadiness(
         drift=drift_test(*in_order),
         moved=_moved(controls, places.size),
         repeated_share=repeated_share(in_order[1]),
-        spread=None if odds is None else _spread(controls, odds),
+        spread=_spread(observed_moves(store)),
         bias_lost=lost[0].after + 1 if lost else None,
         served=_served(store, places),
     )
@@ -238,15 +239,19 @@ def _moved(controls: list[ControlAnswer], queries: int) -> int:
     return anchors_moved(*np.array([row for row in rows if row[2] != INVALID]).reshape(-1, 3).T)
 
 
-def _moves(controls: list[ControlAnswer], odds: FloatArray) -> FloatArray:
-    """How far the probabilities of questions that were asked twice differ."""
-    twice = [(one.log_odds, odds[one.control.again]) for one in controls if one.control.again >= 0]
-    shown = expit(np.array([pair for pair in twice if pair[0] is not None], np.float64).reshape(-1, 2))
-    return np.abs(np.diff(shown[~np.isnan(shown).any(axis=1)])).reshape(-1)
+def observed_moves(store: Store) -> FloatArray:
+    """How far the probabilities differ of the questions that a run has asked twice so far."""
+    rounds, twice = store.rounds(), [one for one in stored_controls(store) if one.control.again >= 0]
+    size, several = sum(map(len, rounds)), any(asked.about is not None for asked in rounds)
+    if (odds := store.log_odds(size)) is None:
+        return np.empty(0)
+    first = np.array([one.control.again for one in twice], np.int64)
+    same = store.answers(0, size)[first] == [one.answer for one in twice] if several else True
+    moves = moved(expit(odds[first]), expit([one.log_odds for one in twice]), same)
+    return np.abs(moves[~np.isnan(moves)])
 
 
-def _spread(controls: list[ControlAnswer], odds: FloatArray) -> Spread | None:
-    moves = _moves(controls, odds)
+def _spread(moves: FloatArray) -> Spread | None:
     if not moves.size:
         return None
     return Spread(pairs=moves.size, deviation=float(np.sqrt((moves**2).mean() / 2)), most=float(moves.max()))
@@ -257,12 +262,6 @@ def observed_controls(store: Store) -> tuple[ControlCounts, tuple[ServerName, ..
     rounds = store.rounds()
     answers = store.answers(0, sum(map(len, rounds)))
     return _control_counts(stored_controls(store), rounds, answers)[0], _served(store, _places(rounds, 1))
-
-
-def observed_moves(store: Store) -> FloatArray:
-    """How far the probabilities differ of the questions that a run has asked twice so far."""
-    odds = store.log_odds(sum(map(len, store.rounds())))
-    return np.empty(0) if odds is None else _moves(stored_controls(store), odds)
 
 
 def observed_change(store: Store) -> int | None:

@@ -41,6 +41,12 @@ def exact_probabilities(bounds: FloatArray) -> FloatArray:
     return np.where(high - low < _EXACT, (low + high) / 2, np.nan)
 
 
+def moved(p: ArrayLike, again: ArrayLike, same: ArrayLike) -> FloatArray:
+    """How far probabilities have moved; if ``again`` is not of the ``same`` answer, at least so far."""
+    second = np.asarray(again, np.float64)
+    return np.asarray(np.where(same, second, np.minimum(second, 1 - second)) - np.asarray(p, np.float64))
+
+
 def exact_readings(problem: Problem) -> FloatArray | None:
     """The probability that was read of each item, NaN if none was; ``None`` if any is only bounded."""
     rows = problem.readings.rows(problem.readings.answers != INVALID)

@@ -230,8 +230,10 @@ class ArrivalReader:
         if given is None:  # a field of another name than usual may be missing too
             record = {**record, reading.id_field: ""}
         item = reading.item(record, number, labelled=False)
-        if item.choices != 2:
-            raise InputError(f"has {item.choices} answers, and only questions with two can be watched")
+        if item.choices > len(self._words):
+            raise InputError(
+                f"has {item.choices} answers, and the reference has questions with {len(self._words)}"
+            )
         digest = _digest(msgspec.json.encode(item.messages))
         name = digest.hex() if given is None else given
         label, problem = UNLABELLED, ""
@@ -261,7 +263,7 @@ class ArrivalReader:
             return self._reading.label(record, number)
         except InputError:
             word = spoken(str(record.get(self._reading.label_field)))
-            if self._reading.has_options(record) or word not in self._words:
+            if len(self._words) > 2 or self._reading.has_options(record) or word not in self._words:
                 raise
             return 1 - self._words.index(word)
 

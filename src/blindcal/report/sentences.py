@@ -258,7 +258,7 @@ def with_sentences(steady: Steadiness, slack: int, drawn: DrawnAnswers | None = 
             f"About {steady.repeated_share:.0%} of the drawn answers repeat an earlier answer to the item, "
             "as out of a cache: the draws are not independent, and the estimates are wrong."
         )
-    if steady.spread is not None and steady.spread.most:
+    if steady.spread is not None and steady.spread.most >= 0.0005:  # less is rounding
         notes.append(
             f"The probability of the same question moves by ±{steady.spread.deviation:.2g} from request to "
             f"request ({steady.spread.pairs} were asked twice, and differ by {steady.spread.most:.2g} "

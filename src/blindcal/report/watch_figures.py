@@ -13,7 +13,7 @@ from blindcal.estimate.streams.alarms import Alarm, EvidencePath, Gap
 from blindcal.records import level_percent
 from blindcal.report.plots import Drawing, as_sentences, plot_reliabilities, shares_at, short_name
 from blindcal.report.style import DASHES, FAINT, FIRM, WIDTH, drawing, ink, root_figure, series
-from blindcal.report.wording import MINUS, OBSERVED, evidence_text, gap_text
+from blindcal.report.wording import MINUS, OBSERVED, evidence_text, gap_text, wording_of
 from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable
 
@@ -82,7 +82,7 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
         for tick in axes.get_yticklabels():
             tick.set_parse_math(False)
         axes.set(ylim=(len(gaps) - 0.4, -0.6), xlim=(-1.08 * farthest, 1.08 * farthest))
-        axes.set_xlabel(f"confidence {MINUS} share positive, points")
+        axes.set_xlabel(f"confidence {MINUS} observed share, points")
         axes.xaxis.set_major_locator(MaxNLocator(4, symmetric=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _points(value)))
         axes.grid(visible=False, axis="y")
@@ -96,13 +96,14 @@ def plot_gaps(gaps: Sequence[Gap], ax: Axes | None = None) -> Axes:
 
 def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
     state, window, drawn = result.state, result.window, []
+    words = wording_of(result)
     for alarm in state.alarms:
         path = state.paths[alarm.name]
         if path.observations:
             drawn.append((f"evidence-{alarm.name}", _described(path, alarm), plot_evidence(path, alarm)))
     if state.gaps:
         shown = [f"{printable(each.name, 60)} {gap_text(each.gap)}" for each in state.gaps]
-        text = "Confidence sequences of confidence minus the share of positive labels, around zero"
+        text = f"Confidence sequences of confidence minus the {words.share}, around zero"
         drawn.append(("gaps", as_sentences(text, *shown), plot_gaps(state.gaps)))
     if window is not None:
         curves = {f"last {window.items:,} labelled items": window.curve}
@@ -110,8 +111,8 @@ def draw_watch(result: WatchResult) -> tuple[Drawing, ...]:
             curves["reference audit"] = window.reference
         shares = {name: shares_at(curve) for name, curve in curves.items()}
         shown = [f"The {name}: {listed(each)} confidence" for name, each in shares.items() if each]
-        text = "Reliability curves: the share of positive labels at each confidence"
-        drawn.append(("window", as_sentences(text, *shown), plot_reliabilities(curves)))
+        text = f"Reliability curves: the {words.share} at each confidence"
+        drawn.append(("window", as_sentences(text, *shown), plot_reliabilities(curves, words=words)))
     return tuple(Drawing(name, title, root_figure(axes)) for name, title, axes in drawn)
 
 

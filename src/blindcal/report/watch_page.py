@@ -12,7 +12,7 @@ from blindcal.atomic_write import atomic_write
 from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
-from blindcal.report.wording import OBSERVED, Numbers, evidence_text, gap_text
+from blindcal.report.wording import OBSERVED, Numbers, evidence_text, gap_text, wording_of
 from blindcal.results.watch_result import WatchResult
 from blindcal.text import listed, printable
 
@@ -87,7 +87,7 @@ def _raised(result: WatchResult, alarm: Alarm) -> str:
         items = "items with " if gap.name.startswith("confidence") else ""
         level = "" if gap.gap.level is None else f", with {level_percent(gap.gap.level)} confidence"
         sentences.append(
-            f"confidence minus the share of positive labels is {gap_text(gap.gap)}{level}, among {items}"
+            f"confidence minus the {wording_of(result).share} is {gap_text(gap.gap)}{level}, among {items}"
             f"{printable(gap.name, 80)}"
         )
     when = _since(result, alarm)
@@ -160,6 +160,7 @@ def render_watch(result: WatchResult) -> str:
         watched=WATCHED,
         headline=f"Raised: {listed(raised)}." if raised else "No alarm is raised.",
         against=tested_against(result),
+        words=wording_of(result),
         figures={figure.name: figure.svg() for figure in draw_watch(result)},
         chance=level_percent(max(levels)) if levels else None,
         gap_level=next((level_percent(gap.gap.level) for gap in state.gaps if gap.gap.level), None),

@@ -238,8 +238,9 @@ TOP_LABEL = Wording(
 )
 
 
-def wording_of(result: AuditResult) -> Wording:
-    return TOP_LABEL if result.answers else TWO_ANSWERS
+def wording_of(result: AuditResult | WatchResult) -> Wording:
+    several = result.state.several if isinstance(result, WatchResult) else bool(result.answers)
+    return TOP_LABEL if several else TWO_ANSWERS
 
 
 def least_confidence(result: AuditResult) -> float:

@@ -26,7 +26,7 @@ from blindcal.asking.job import Job
 from blindcal.endpoints import Endpoint
 from blindcal.endpoints.query_format import TokenQuestion
 from blindcal.errors import ReplyError
-from blindcal.estimate.shown import exact_probabilities
+from blindcal.estimate.shown import exact_probabilities, moved
 from blindcal.probing.bias_checks import IRRESISTIBLE
 from blindcal.probing.response_curve import Observation, Query, bisect, fit
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, FloatArray, Item, Request
@@ -55,10 +55,11 @@ _TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """An item and the shift at which its answer flips: minus the log-odds, if they are shown."""
+    """An item and the shift at which its answer flips: minus the log-odds of an ``answer``, if shown."""
 
     item: Item
     flip: float
+    answer: int = POSITIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +111,12 @@ class Anchors:
     async def set_up(
         self,
         candidates: Sequence[Item],
-        p: FloatArray | None,  # noqa: ARG002 - hidden
+        shown: FloatArray | None,  # noqa: ARG002 - hidden
         endpoint: Endpoint,
     ) -> AnchorSet:
         """Find the flips of some items, ask around them and note the result; empty if no item has a flip.
 
-        ``p`` are the probabilities that the reference shows for the candidates.
+        ``shown`` has the probability that the reference shows for each candidate, and of which answer.
         """
         anchors: list[Anchor] = []
         observed: list[Observation] = []
@@ -208,17 +209,22 @@ class ShownAnchors(Anchors):
     def set_up_queries(self) -> int:
         return 2 * PAIRS
 
-    async def set_up(self, candidates: Sequence[Item], p: FloatArray | None, endpoint: Endpoint) -> AnchorSet:
+    async def set_up(
+        self, candidates: Sequence[Item], shown: FloatArray | None, endpoint: Endpoint
+    ) -> AnchorSet:
         """Note the probabilities of some items; asks some twice, if the reference did too seldom."""
         pairs, most = (0, LEAST_MOVE) if self.spread is None else (self.spread.pairs, self.spread.most)
-        some = candidates[: PAIRS if p is None else max(0, PAIRS - pairs)]
+        some = candidates[: PAIRS if shown is None else max(0, PAIRS - pairs)]
         twice = await asyncio.gather(*(self._shown(item, endpoint) for item in some for _ in range(2)))
-        first, second = np.reshape(twice, (-1, 2)).T
-        moves = np.abs(first - second)[~np.isnan(first + second)]
-        odds = logit(np.clip(first if p is None else p, _TINY, 1 - _TINY))
-        read = [(item, s) for item, s in zip(candidates, odds.tolist(), strict=False) if not np.isnan(s)]
+        first, second = np.reshape(twice, (-1, 2, 2)).swapaxes(0, 1)
+        moves = moved(first[:, 0], second[:, 0], first[:, 1] == second[:, 1])
+        moves = np.abs(moves[~np.isnan(moves)])
+        p, answers = (first if shown is None else shown).T
+        odds = logit(np.clip(p, _TINY, 1 - _TINY))
+        read = zip(candidates, odds.tolist(), answers.astype(np.int64).tolist(), strict=False)
+        known = [Anchor(item, -s, answer) for item, s, answer in read if not np.isnan(s)]
         done = AnchorSet(
-            anchors=tuple(Anchor(item, -s) for item, s in read[:MOST_SHOWN]),
+            anchors=tuple(known[:MOST_SHOWN]),
             margin=max(LEAST_MOVE, most, float(moves.max(initial=0.0))),
             seen=(0, pairs + moves.size, 0, 0),
         )
@@ -228,7 +234,8 @@ class ShownAnchors(Anchors):
     async def _asked_again(self, known: AnchorSet, number: int, endpoint: Endpoint) -> AnchorAnswer:
         k = number % len(known.anchors)
         anchor = known.anchors[k]
-        move = await self._shown(anchor.item, endpoint) - expit(-anchor.flip)
+        p, answer = await self._shown(anchor.item, endpoint)
+        move = float(moved(expit(-anchor.flip), p, answer == anchor.answer))
         if np.isnan(move):
             return AnchorAnswer(number, k, True, INVALID)
         lower, higher = move < -known.margin, move > known.margin
@@ -237,11 +244,13 @@ class ShownAnchors(Anchors):
     async def bias_lost(self, known: AnchorSet, look: int, endpoint: Endpoint) -> str | None:  # noqa: ARG002 - no bias acts
         return None
 
-    async def _shown(self, item: Item, endpoint: Endpoint) -> float:
+    async def _shown(self, item: Item, endpoint: Endpoint) -> tuple[float, int]:
+        """The probability that is shown, and of which answer: of two, it is always the positive one."""
         try:
             reply = await endpoint.ask(self.job.question.request(item.messages, 0.0, 0.0))
         except ReplyError:
-            return float("nan")
-        parsed = self.job.read(reply)
-        bounds = np.array([[parsed.low, parsed.high]], np.float64)  # NaN for none
-        return float(exact_probabilities(bounds)[0])
+            return float("nan"), INVALID
+        read = self.job.read(reply, item.choices)
+        bounds = np.array([[read.low, read.high]], np.float64)  # NaN for none
+        answer = read.answer if self.job.answers > 2 else POSITIVE
+        return float(exact_probabilities(bounds)[0]), INVALID if answer is None else answer

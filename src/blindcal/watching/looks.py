@@ -24,12 +24,13 @@ from blindcal.asking.governor import GovernedEndpoint, Governor, LimitTooLowErro
 from blindcal.asking.job import Job, answers_kept
 from blindcal.asking.run_context import INTERRUPTED, RunContext, Stopped
 from blindcal.auditing.prepared import AskedSettings
+from blindcal.choice_design import choice_round
 from blindcal.design import make_round
 from blindcal.errors import EndpointError, FatalError, NotIdentifiedError
 from blindcal.estimate.problem import Problem
 from blindcal.estimate.shown import exact_probabilities, exact_readings, fit_answers
 from blindcal.query_seeds import draw_of_name
-from blindcal.records import INVALID, AnswerTable, FloatArray, Round
+from blindcal.records import INVALID, POSITIVE, AnswerTable, FloatArray, IntArray, Round
 from blindcal.results.result import Spend
 from blindcal.results.run import Run
 from blindcal.results.watch_result import WatchResult, WindowCurve
@@ -68,9 +69,9 @@ class WatchFeed:
     the same numbers again.
     """
 
-    def __init__(self, monitor: Monitor, store: WatchStore, seed: int) -> None:
+    def __init__(self, monitor: Monitor, store: WatchStore, seed: int, *, several: bool = False) -> None:
         self.monitor = monitor
-        self._store, self._seed = store, seed
+        self._store, self._seed, self._several = store, seed, several
         self._values, self._answers = np.empty(0), np.empty(0, np.int64)
         self._labelled: list[tuple[int, int]] = []  # item and label, in order
         self._expected = False
@@ -122,6 +123,8 @@ class WatchFeed:
         if not items.size:
             return
         known = np.array([labels[int(item)] for item in items], np.int64)
+        if self._several:  # is the given answer right?
+            known = (known == self._answers[items]).astype(np.int64)
         self.monitor.add_labelled(known, self._values[items], self._answers[items], items)
         self._labelled += zip(items.tolist(), known.tolist(), strict=True)
 
@@ -134,7 +137,8 @@ class WatchFeed:
         odds, places, none = logit(self._values[items]), np.arange(items.size), np.zeros(items.size)
         table = AnswerTable(places, np.clip(-odds, -most, most), none, self._answers[items])
         if self.monitor.shown:
-            table = replace(table, shifts=none, bounds=np.column_stack([odds, odds]))
+            read = (odds >= 0).astype(np.int64)
+            table = replace(table, shifts=none, answers=read, bounds=np.column_stack([odds, odds]))
         problem = Problem.of_answers(labels, table, noise=reference.noise)
         known = reference.result
         try:
@@ -150,13 +154,15 @@ class WatchFeed:
 class WatchDesign:
     """Asks each item before number ``end`` that is not in a round yet.
 
-    Each is asked at its own threshold, unless probabilities are ``shown``.
+    Each is asked at its own threshold, unless probabilities are ``shown``. ``choices`` are the numbers of
+    answers, ``None`` if all have two.
     """
 
     store: WatchStore
     end: int
     seed: int
     shown: bool
+    choices: IntArray | None = None
 
     def next_round(self, answered: AnswerTable) -> Round | None:  # noqa: ARG002 - a design's signature
         first = self.store.asked_items()
@@ -164,7 +170,7 @@ class WatchDesign:
             return None
         items = np.arange(first, self.end)
         if self.shown:
-            return make_round(items, np.zeros(items.size))
+            return choice_round(items, self.choices)
         return make_round(items, -logit(thresholds(self.seed, self.store.ids_between(first, self.end))))
 
 
@@ -276,11 +282,16 @@ class Watch:
         return stopped
 
     async def _ask(self, look: Look, first: int, end: int) -> Stopped | None:
+        items, choices = self.store.items_between(first, end), None
+        if self.reference.choices is not None:
+            choices = np.full(end, len(self.asked.settings.answer_words))
+            choices[first:] = [item.choices for item in items]
         job = Job(
-            items=dict(enumerate(self.store.items_between(first, end), first)),
+            items=dict(enumerate(items, first)),
             question=self.asked.question,
             store=self.store,
             max_shift=self.asked.prepared.max_shift,
+            answers=len(self.asked.settings.answer_words),
         )
         anchors: Anchors = Anchors(job, self.store, self.reference.noise.best.jitter, self._seed)
         if self.feed.monitor.shown:
@@ -298,10 +309,8 @@ class Watch:
                     return Stopped(BIAS_LOST)
             await anchors.ask(known, range(self.feed.anchors, self.feed.anchors + due), asked)
         self.context.tell("asking")
-        design, begin = (
-            WatchDesign(self.store, end, self._seed, self.feed.monitor.shown),
-            self.store.rounds_within(first),
-        )
+        design = WatchDesign(self.store, end, self._seed, self.feed.monitor.shown, choices)
+        begin = self.store.rounds_within(first)
         outcome = await ask_design(design, job, self.governor, planned=end, begin=begin)
         if outcome.stopped is not None and len(outcome.answered) > outcome.failed > 0:
             await self._leave_out(first, end, outcome.stopped.reason)
@@ -309,7 +318,7 @@ class Watch:
         return outcome.stopped
 
     async def _set_up(self, anchors: Anchors, look: Look) -> AnchorSet | None:
-        known, candidates, p = noted_anchors(self.store), self.asked.items, None
+        known, candidates, shown = noted_anchors(self.store), self.asked.items, None
         if known is not None:
             return known
         if candidates is None:
@@ -318,11 +327,14 @@ class Watch:
                 return None
         else:
             order = np.random.default_rng([self._seed, 7]).permutation(len(candidates))
-            candidates, read = [candidates[k] for k in order.tolist()], exact_readings(self.reference.problem)
-            p = None if read is None else read[order]
+            problem = self.reference.problem
+            candidates, p = [candidates[k] for k in order.tolist()], exact_readings(problem)
+            if p is not None:
+                given = np.full(p.size, POSITIVE) if problem.given is None else problem.given
+                shown = np.column_stack([p, given])[order]
         self.context.tell("setting up the anchors")
         endpoint = self._governed(anchors.set_up_queries, "setting up the anchors")
-        return await anchors.set_up(candidates, p, endpoint)
+        return await anchors.set_up(candidates, shown, endpoint)
 
     def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:
         return GovernedEndpoint(self.governor, expected=expected, for_what=for_what, quiet=quiet)

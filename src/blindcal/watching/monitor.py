@@ -43,7 +43,8 @@ _CLEARLY_UNEVEN = 1e-9  # p-value that uniform thresholds hardly ever have
 class Monitor:
     """Alarms for a stream of answers or probabilities, valid whenever one looks.
 
-    Where the endpoint shows probabilities, pass them as ``p``. Where it hides them, ask every item once, with
+    Where the endpoint shows probabilities, pass them as ``p``; with more than two answers, pass that of the
+    answer given, and as the label whether it is right. Where it hides them, ask every item once, with
     a shift of ``-logit(t)`` on its positive answer, where the threshold t is uniform on (0, 1) and
     independent of the item (see ``thresholds``). The chance that an alarm is ever raised for nothing is at
     most ``level``, however long the stream and however often one looks.
@@ -173,17 +174,20 @@ class Monitor:
         """The state of all alarms."""
         every = (self._endpoint, self._questions, self._calibration)
         alarms = [alarm for alarm in every if alarm is not None]
+        problem = self._fit.shown.problem if isinstance(self._fit, ShownFit) else None
+        several = problem is not None and problem.given is not None
         level = 1 - self._level
         return MonitorState(
             answers=self._answers,
             labelled=self._calibration.process.observations,
             max_ece=self._max_ece,
-            alarms=tuple(alarm.state(self._max_ece) for alarm in alarms),
+            alarms=tuple(alarm.state(self._max_ece, several=several) for alarm in alarms),
             gaps=tuple(
                 Gap(name, self._gaps.gap(weight, level), self._gaps.share(weight))
                 for name, weight in RANGES.items()
             ),
             paths={alarm.name: alarm.path() for alarm in alarms},
+            several=several,
         )
 
     def add_answers(self, values: FloatArray, answers: IntArray, places: IntArray) -> None:

@@ -130,7 +130,7 @@ async def watch_async(
             asked=asked,
             governor=governor,
             context=context,
-            feed=WatchFeed(monitor, store, asked.settings.design.seed),
+            feed=WatchFeed(monitor, store, asked.settings.design.seed, several=run.choices is not None),
             rate=rate,
             folder=folder,
             intake=intake,
@@ -154,17 +154,15 @@ def open_reference(reference: Run | str | Path, *, force: bool = False) -> Run:
     """Read a finished run to watch against; raises an error if it is unsuitable."""
     run = opened(reference)
     result, method = run.result, METHODS[run.result.method]
-    if result.answers or run.choices is not None:
-        raise InputError(
-            f"{run.folder}: its items have more than two answers, and only questions with two can be watched"
-        )
-    exact = method.biased and not method.sampled and result.semantics in ("pair", "max")
+    several = run.choices is not None
+    exact = method.biased and not method.sampled and result.semantics in ("pair", "max") and not several
     if not exact and not (run.shown and exact_readings(run.problem) is not None):
         raise InputError(
-            f"{run.folder}: a watch reads exact probabilities, or asks at exact thresholds by logit_bias; "
-            f"this audit (method {result.method}, {result.semantics}) did neither",
-            remedy="audit with {method} where the endpoint takes logit_bias",
-            options={"method": "latent"},
+            f"{run.folder}: a watch reads exact probabilities, or asks at exact thresholds between two "
+            f"answers by logit_bias; this audit (method {result.method}, {result.semantics}) did neither",
+            remedy="audit with {method} where the endpoint "
+            + ("shows them" if several else "takes logit_bias"),
+            options={"method": "logprobs" if several else "latent"},
         )
     doubt = result.objection or next(iter(result.warnings), None)
     if doubt is not None and not force:

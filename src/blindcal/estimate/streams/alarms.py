@@ -58,7 +58,10 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Mean confidence minus the share of positive labels in a range; the interval holds at all times."""
+    """Mean confidence minus the share of positive labels in a range; the interval holds at all times.
+
+    With more than two answers, it is minus the share of right answers.
+    """
 
     name: str
     gap: Estimate
@@ -78,7 +81,8 @@ class MonitorState:
     """The alarms of a stream so far; one with nothing to be tested against is left out.
 
     Calibration is tested against the limit ``max_ece`` of the ECE, or the reference audit if that is
-    ``None``. Gaps are confidence sequences, against no reference.
+    ``None``. Gaps are confidence sequences, against no reference. With ``several`` answers, all is about the
+    given one and whether it is right.
     """
 
     answers: int
@@ -87,6 +91,7 @@ class MonitorState:
     alarms: tuple[Alarm, ...]
     gaps: tuple[Gap, ...]
     paths: dict[AlarmName, EvidencePath]
+    several: bool = False
 
     @property
     def raised(self) -> bool:
@@ -188,7 +193,7 @@ class GameAlarm:
         self._places.append(places)
         self.process.add(self.game.logs(observed), places)
 
-    def state(self, max_ece: float | None) -> Alarm:
+    def state(self, max_ece: float | None, *, several: bool = False) -> Alarm:
         process = self.process
         since = finding = None
         if process.raised_at is not None:
@@ -203,6 +208,8 @@ class GameAlarm:
             if max_ece is None:
                 than = "in the reference audit, at the same confidence"
             finding = _WORDS[self.name][turn].format(than=than)
+            for words, instead in _OF_GIVEN.items() if several else ():
+                finding = finding.replace(words, instead)
         return Alarm(
             name=self.name,
             level=self.level,
@@ -244,7 +251,14 @@ _WORDS: dict[AlarmName, dict[tuple[int, int], str]] = {
         (-1, -1): "confident positive answers are wrong more often than {than}",
     },
 }
-
+#: The same words about the given of several answers.
+_OF_GIVEN = {
+    ": the model leans to the negative answer": "",
+    ": the model leans to the positive answer": "",
+    "the positive answer": "the answer given",
+    "confident positive answers": "confident answers",
+    "confident negative answers are wrong": "doubtful answers are right",
+}
 
 # Gaps
 
