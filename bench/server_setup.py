@@ -29,6 +29,7 @@ from blindcal.endpoints.local_model import default_model
 
 CACHE = ROOT / ".servers"
 MODEL = "smollm2"  # the name of the converted model, and its folder in CACHE
+RANDOM = "random-qwen3"  # the same for a small model of random weights with its tokenizer
 LONGEST_START = 600.0  # seconds
 
 # transformers refuses to save a model that it has unpacked, so the weights go to an empty one
@@ -43,6 +44,20 @@ plain.load_state_dict(unpacked.state_dict())
 plain.save_pretrained(target)
 tokenizer.save_pretrained(target)
 """
+
+_RANDOM = """
+import sys, torch
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+folder, file, target = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
+torch.manual_seed(0)
+size = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+more = {"head_dim": 32, "intermediate_size": 128, "initializer_range": 0.2}
+config = Qwen3Config(vocab_size=len(tokenizer), **size, **more)
+Qwen3ForCausalLM(config).save_pretrained(target)
+tokenizer.save_pretrained(target)
+"""
+_MADE = {MODEL: _CONVERT, RANDOM: _RANDOM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +128,11 @@ class Server:
                     [self.python, "-m", "pip", "uninstall", "--quiet", "--yes", *self.unwanted], check=True
                 )
             done.write_text(wanted)
-        if not self.behind and not (CACHE / MODEL / "tokenizer.json").is_file():
-            print("converting the model", flush=True)
+        if not self.behind and not (CACHE / self.model / "tokenizer.json").is_file():
+            print(f"making {self.model}", flush=True)
             gguf = default_model()
-            subprocess.run(
-                [self.python, "-c", _CONVERT, gguf.parent, gguf.name, MODEL], cwd=CACHE, check=True
-            )
+            made = [str(self.python), "-c", _MADE[self.model], str(gguf.parent), gguf.name, self.model]
+            subprocess.run(made, cwd=CACHE, check=True)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -273,7 +287,7 @@ model_list:
       {{model: hosted_vllm/{LLAMA.model}, api_base: "{LLAMA_DECIDING.base_url}", api_key: none}}
 """,
 )
-DECIDING = (LLAMA_DECIDING, LITELLM_DECIDING)
+VLLM_DECIDING = replace(VLLM, port=18441, command=VLLM.command.replace(MODEL, RANDOM), model=RANDOM)
 
 SERVERS = {
     server.name: server for server in (LLAMA, VLLM, LITELLM, LITELLM_DROPPING, LITELLM_STRICT, TRANSFORMERS)

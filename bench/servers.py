@@ -35,10 +35,13 @@ from blindcal.methods import METHODS
 from hidden import score
 from server_setup import (
     CACHE,
-    DECIDING,
+    LITELLM_DECIDING,
     LLAMA_DECIDING,
     MODEL,
+    RANDOM,
     SERVERS,
+    VLLM,
+    VLLM_DECIDING,
     Server,
     made_key,
     started,
@@ -201,40 +204,62 @@ def audited(bench: Bench, server: Server) -> Iterator[tuple[str, dict[str, Any] 
 # Decision APIs
 
 
-def decided(bench: Bench) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """The audits of decision APIs, by server and form; the oracle is the logprobs of the same prompts."""
-    wording = "Answer Yes or No."
-    for server in DECIDING:
+WORDING = "Answer Yes or No."
+AS_VLLM_ASKS = "{prompt}\n\nQuestion: " + WORDING + "\nyes\nno\nAnswer with yes or no only."
+
+
+def decided(bench: Bench) -> Iterator[tuple[str, str, dict[str, Any] | str]]:
+    """The audits of decision APIs, by server, form and method.
+
+    The oracle is the logprobs of the same prompts: those of llama.cpp, and of vLLM's weights.
+    """
+    for server in (LLAMA_DECIDING, LITELLM_DECIDING, VLLM_DECIDING, VLLM):
         server.install()
-    with started(DECIDING):
-        prompts = ["--template", f"{{prompt}}\\n{wording}", "--set", "semantics=pair"]
+    with started((LLAMA_DECIDING, LITELLM_DECIDING)):
+        prompts = ["--template", f"{{prompt}}\n{WORDING}", "--set", "semantics=pair"]
         logprobs = bench.folder / "decisions-logprobs"
         named = [str(bench.items), *bench.address(LLAMA_DECIDING)]
         blindcal("audit", *named, *prompts, "--method", "logprobs", "--out", str(logprobs))
-        with (logprobs / "answers.csv").open(newline="") as file:
-            rows = [(row["id"], row["label"], expit(float(row["low"]))) for row in csv.DictReader(file)]
-        oracle = bench.folder / "decisions-scores.csv"
-        oracle.write_text("\n".join(["id,label,p", *(f"{name},{label},{p}" for name, label, p in rows)]))
-        for server in DECIDING:
-            for form in DECISION_APIS if server.behind else ("systemone",):  # llama.cpp has no other
-                code, out, err = blindcal(
-                    *("audit", str(bench.items), *bench.address(server), "--api", form, "--json"),
-                    *(
-                        "--set",
-                        f"instructions={wording}",
-                        "--oracle",
-                        str(oracle),
-                        "--concurrency",
-                        CONCURRENCY,
-                    ),
-                    *("--out", str(bench.folder / f"{server.slug}-{form}")),
-                    fine=UNFIT,
-                )
-                print(f"{server.name}, {form}: {'refused' if code else 'audited'}", flush=True)
-                yield (
-                    f"{server.version()}, {form}",
-                    err.strip().splitlines()[-1] if code else json.loads(out),
-                )
+        oracle = _oracle(logprobs / "answers.csv", bench.folder / "decisions-scores.csv", "low")
+        yield _decided(bench, LLAMA_DECIDING, "systemone", oracle)  # it has no other
+        for form in DECISION_APIS:
+            yield _decided(bench, LITELLM_DECIDING, form, oracle)
+    with started((VLLM_DECIDING,)):
+        scores = bench.folder / "random-logprobs.csv"
+        prompts = ["--template", AS_VLLM_ASKS, "--set", "positive=yes", "--set", "negative=no"]
+        blindcal("score", str(bench.items), "--model", str(CACHE / RANDOM), *prompts, "--out", str(scores))
+        oracle = _oracle(scores, bench.folder / "random-scores.csv", "yes|", "no|")
+        yield _decided(bench, VLLM_DECIDING, "systemone", oracle)
+    with started((VLLM,)):
+        bench.score(VLLM)
+        code, out, err = bench.audit(VLLM, "auto")
+        yield f"{VLLM.version()}, {MODEL}", "auto", err if code else json.loads(out)
+
+
+def _oracle(found: Path, out: Path, *columns: str) -> Path:
+    """Write a score file from log-odds, or the logprobs of two tokens; their columns begin like this."""
+    with found.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    own = [next(name for name in rows[0] if name.startswith(column)) for column in columns]
+    lines = ["id,label,p"]
+    for row in rows:
+        first, *other = (float(row[name]) for name in own)
+        lines.append(f"{row['id']},{row['label']},{expit(first - sum(other))}")
+    out.write_text("\n".join(lines))
+    return out
+
+
+def _decided(bench: Bench, server: Server, form: str, oracle: Path) -> tuple[str, str, dict[str, Any] | str]:
+    code, out, err = blindcal(
+        *("audit", str(bench.items), *bench.address(server), "--api", form, "--json"),
+        *("--set", f"instructions={WORDING}", "--oracle", str(oracle), "--concurrency", CONCURRENCY),
+        *("--out", str(bench.folder / f"{server.slug}-{form}")),
+        fine=UNFIT,
+    )
+    print(f"{server.name}, {form}: {'refused' if code else 'audited'}", flush=True)
+    model = f", {RANDOM}" if server.model == RANDOM else ""
+    found = err.strip().splitlines()[-1] if code else json.loads(out)
+    return f"{server.version()}{model}, {form}", "decisions", found
 
 
 # Tables
@@ -295,7 +320,7 @@ def main() -> None:
     bench = Bench(folder / "builtin.jsonl", folder)
     blindcal("items", "builtin", "--n", str(arguments.n), "--out", str(bench.items))
     if arguments.decisions:
-        rows = [audit_row(name, "decisions", result) for name, result in decided(bench)]
+        rows = [audit_row(*each) for each in decided(bench)]
         record("servers-decisions", {"audits": table(AUDITS, rows)}, arguments, repeats=1, seeds="seed 0")
         return
     for name in arguments.only or SERVERS:

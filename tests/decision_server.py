@@ -52,6 +52,7 @@ class DecisionServer(Server):
         decides = form in ("decisions", "systemone") and self.behaviour.speaks != "neither"
         if request.method != "POST" or not decides:
             return super()._handle(request)
+        self._turn()
         self.requests += 1
         form = form if self.behaviour.speaks == "either" else self.behaviour.speaks
         body = json.loads(request.body)

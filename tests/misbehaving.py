@@ -160,9 +160,12 @@ class Server(replay.Server):
             return json_response({"tokens": ids, "count": len(ids), "max_model_len": 4096})
         return super()._handle(request)
 
-    def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
+    def _turn(self) -> None:
         if self.behaviour.later is not None and self.requests + 1 >= self.behaviour.later_from:
             self.behaviour, self._began = self.behaviour.later, self.requests
+
+    def _complete(self, body: bytes, *, chat: bool) -> HttpResponse:
+        self._turn()
         self._in_flight += 1
         usual = self.behaviour
         if usual.unreasoned is not None and json.loads(body).get("reasoning_effort") == "none":

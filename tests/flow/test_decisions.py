@@ -14,7 +14,7 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import DecisionQuestion
 from blindcal.errors import EndpointError, InputError, UnfitError
-from blindcal.estimate.truth import binned_ece
+from blindcal.estimate.truth import binned_ece, top_label_ece
 from blindcal.items.catalogue import open_items
 from blindcal.records import INSTRUCTIONS, INVALID, Item, Message
 from blindcal.results.run import open_run
@@ -23,6 +23,7 @@ from blindcal.simulation.recording import Recording
 from blindcal.simulation.replay import running
 from deciding import model, write_items
 from decision_server import Deciding, DecisionServer
+from serving import write_items as serving_items
 
 FORMS = ("decisions", "systemone")
 N = 200
@@ -66,6 +67,22 @@ def test_both_forms_show_the_ece_of_the_probabilities(form: str, items: Path, tm
     assert result.spend.completion_tokens == 0
     assert "probability that the endpoint shows" in result.measures
     assert open_run(tmp_path / "run").result.method == "decisions"
+
+
+@pytest.mark.usefixtures("no_page")
+@pytest.mark.parametrize("form", FORMS)
+def test_the_options_of_items_are_audited_in_any_order(form: str, tmp_path: Path) -> None:
+    """Probabilities are those of their options; nobody has named a number of queries or a method."""
+    rng = np.random.default_rng(3)
+    logits, labels = rng.normal(0, 2, (60, 3)), rng.integers(0, 3, 60)
+    file = serving_items(tmp_path / "items.jsonl", labels, choices=[["red", "blue", "green"]])
+    asked = open_items(file, Settings(model="replay").prompt)
+    recording = Recording.of_choices([item.id for item in asked], logits, ("A", "B", "C"))
+    with running(DecisionServer(recording, asked, Deciding(reversed=True))) as server:
+        given = Settings(model="replay", base_url=server.base_url, api=form, resamples=40)
+        result = audit(file, given, out=tmp_path / "run")
+    truth = top_label_ece(labels, logits, len(result.bins)).ece
+    assert float(result.ece) == pytest.approx(float(truth), abs=1e-6)
 
 
 # The wire
@@ -164,6 +181,20 @@ def test_options_may_come_in_any_order_and_a_refusal_is_an_outcome() -> None:
     assert parsed.low == parsed.high == pytest.approx(np.log(0.7 / 0.3))
     refused = endpoint._form.read(200, body([{"type": "refusal"}]), request)
     assert (question.parse(refused).answer, question.parse(refused).reason) == (INVALID, "refusal")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("confidence", "odd"), [(0.55, False), (0.05, False), (0.99, True)])
+def test_a_confidence_contradicts_the_probabilities_only_if_it_is_too_high(
+    confidence: float, odd: bool
+) -> None:
+    """vLLM multiplies it by the share of the options among all tokens, which may be small."""
+    shown = {"cat": 0.1, "dog": 0.7, "cow": 0.2}
+    answer = {"type": "choice", "choice": "dog", "confidence": confidence, "probabilities": shown}
+    question = DecisionQuestion(tuple(shown))
+    request = question.request((Message("user", "x"),), 0.0, 0.0)
+    endpoint = HttpEndpoint(Address("http://127.0.0.1:1/v1", "m", "systemone"))
+    reply = endpoint._form.read(200, body({"answer": answer}), request)
+    assert bool(question.parse(reply).reason) == odd  # type: ignore[arg-type]
 
 
 # What a decision API may get wrong

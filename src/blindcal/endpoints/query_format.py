@@ -51,7 +51,9 @@ REASONING_TOKENS = 4000
 """Maximum tokens to suggest for a model that reasons."""
 _STATED_CHARACTERS = 2000
 _ROUNDED = 0.0051  # difference that rounding to two decimals can explain
-_ODD = 0.4  # difference of a confidence from 0 for equal shares to 1 for a sure one, by any usual formula
+_ODD = (
+    0.4  # most by which a usual formula of confidence may exceed (k p - 1) / (k - 1); vLLM's may be far below
+)
 
 ConstraintName: TypeAlias = Literal["allowed_token_ids", "structured_outputs", "guided_choice", "grammar"]
 
@@ -485,7 +487,7 @@ def _contradictions(
     if chosen is not None and probabilities[chosen] < most - 2 * _ROUNDED:
         wrong.append("another option is likelier than the one chosen")
     sure = (k * most - 1) / (k - 1)
-    if confidence is not None and abs(confidence - sure) > _ODD:
+    if confidence is not None and confidence - sure > _ODD:
         wrong.append(f"a confidence of {confidence:.3g} where the likeliest option has {most:.3g}")
     return wrong
 
