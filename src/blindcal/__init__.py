@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from blindcal import plot
     from blindcal.asking.run_context import Limits
     from blindcal.auditing.audit import audit, audit_async
+    from blindcal.auditing.given import calibration
     from blindcal.auditing.prepare import probe
     from blindcal.certifying.certify import certify, certify_async
     from blindcal.certifying.decide import decide, decide_async
@@ -79,6 +80,7 @@ __all__ = [
     "audit_async",
     "binned_ece",
     "blind",
+    "calibration",
     "certify",
     "certify_async",
     "check",
@@ -106,6 +108,7 @@ _MODULES = {
     "certifying.certify": ("certify", "certify_async"),
     "certifying.decide": ("decide", "decide_async"),
     "asking.run_context": ("Limits",),
+    "auditing.given": ("calibration",),
     "auditing.prepare": ("probe",),
     "watching.watch": ("watch", "watch_async"),
     "estimate.published": ("blind",),

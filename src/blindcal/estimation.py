@@ -253,6 +253,7 @@ _QUANTITIES = {
     "configured": "how often this endpoint, as it is configured, gives the positive answer rather than the "
     "negative one",
     "shown": "the probability that the endpoint shows for the positive answer",
+    "given": "the confidence in the positive answer that the file gives",
     "stated": "the confidence that the model states in words, which need not be its probability",
 }
 _SEVERAL_QUANTITIES = _QUANTITIES | {
@@ -260,6 +261,7 @@ _SEVERAL_QUANTITIES = _QUANTITIES | {
     "max": "the likeliest spelling of the answer given against those of the other answers",
     "sum": "all spellings of the answer given against all of the other answers",
     "shown": "the probability that the endpoint shows for the answer it finds likeliest",
+    "given": "the confidence in the answer given, as in the file",
     "configured": "how often this endpoint, as it is configured, repeats the answer that it gave first",
 }
 
@@ -269,7 +271,9 @@ def measures(
 ) -> str:
     """Say what an audit measures, from which answers; ``several`` if there are more than two answers."""
     answers, quantity, words = METHODS[method].answers, _QUANTITIES[semantics], _READINGS[estimator]
-    if METHODS[method].logprobs:
+    if METHODS[method].given:
+        words = "taken as they are, with intervals"
+    elif METHODS[method].logprobs:
         words = "taken as they are, with intervals; those known only within bounds by maximum likelihood"
     if several:
         answers = several_answers(method).answers or answers

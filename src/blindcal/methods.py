@@ -26,7 +26,7 @@ from blindcal.estimate.checks import ArrayLike, labels_array, whole
 from blindcal.records import EstimatorName, IntArray, Semantics, Way
 
 LEAST_REPEATED = 2
-ONCE: tuple[Way, ...] = ("decisions", "logprobs", "stated confidence")
+ONCE: tuple[Way, ...] = ("decisions", "logprobs", "stated confidence", "given")
 """Ways to audit that gain nothing from asking an item again."""
 _CONTROL_SHARE, _LEAST_CONTROLS, _MOST_CONTROLS = 0.03, 50, 200  # control queries: share of n, and its range
 
@@ -98,8 +98,13 @@ class Method:
 
     @property
     def shown(self) -> bool:
-        """Whether probabilities are read that the endpoint shows."""
-        return self.way in ("decisions", "logprobs")
+        """Whether probabilities are read that the endpoint shows or a file holds."""
+        return self.way in ("decisions", "logprobs", "given")
+
+    @property
+    def given(self) -> bool:
+        """Whether the probabilities are those of a file, so that nothing is asked."""
+        return self.way == "given"
 
     @property
     def controlled(self) -> bool:
@@ -120,9 +125,9 @@ class Method:
     def simulable(self) -> bool:
         """Whether its answers follow from probabilities, unlike a confidence stated in words.
 
-        What a decision API shows is simulated as logprobs are.
+        What a decision API shows or a file holds is simulated as logprobs are.
         """
-        return self.estimator != "stated" and self.way != "decisions"
+        return self.estimator != "stated" and self.way not in ("decisions", "given")
 
     @property
     def usual_semantics(self) -> Semantics:
@@ -139,6 +144,8 @@ class Method:
             return "stated"
         if self.way == "decisions":
             return "shown"
+        if self.given:
+            return "given"
         if self.logprobs:
             return targets
         if not self.tempered:
@@ -147,31 +154,29 @@ class Method:
         return "sum" if not self.biased or (self.sampled and targets == "max") else targets
 
 
+def _shown(way: Way, answers: str, *, tempered: bool = False) -> Method:
+    """The method that reads each item's probability once; its name is that of the way."""
+    return Method(
+        "latent",
+        1.0,
+        f"one reading per item of {answers}",
+        lambda spec: SampledDesign(spec.labels.size, spec.queries, (0.0,), spec.seed),
+        biased=False,
+        way=way,
+        tempered=tempered,
+        budgets=(),  # the table compares methods with such probabilities
+        several=SeveralAnswers(lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed), 1.0),
+        allowed=(lambda queries: queries <= 1, f"{way} reads each item once at most"),
+    )
+
+
 #: All methods by name.
 METHODS: Mapping[str, Method] = {
-    "decisions": Method(
-        "latent",
-        1.0,
-        "one reading per item of the probabilities that a decision API shows",
-        lambda spec: SampledDesign(spec.labels.size, spec.queries, (0.0,), spec.seed),
-        biased=False,
-        way="decisions",
-        tempered=False,
-        budgets=(),
-        several=SeveralAnswers(lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed), 1.0),
-        allowed=(lambda queries: queries <= 1, "decisions reads each item once at most"),
+    "decisions": _shown("decisions", "the probabilities that a decision API shows"),
+    "logprobs": _shown(
+        "logprobs", "the probabilities that the endpoint shows, without logit_bias", tempered=True
     ),
-    "logprobs": Method(
-        "latent",
-        1.0,
-        "one reading per item of the probabilities that the endpoint shows, without logit_bias",
-        lambda spec: SampledDesign(spec.labels.size, spec.queries, (0.0,), spec.seed),
-        biased=False,
-        way="logprobs",
-        budgets=(),  # the table compares methods with these very probabilities
-        several=SeveralAnswers(lambda spec: DrawnAnswersDesign(spec.choices, spec.queries, spec.seed), 1.0),
-        allowed=(lambda queries: queries <= 1, "logprobs reads each item once at most"),
-    ),
+    "given": _shown("given", "the confidences in a file, without an endpoint"),
     "latent": Method(
         "latent",
         1.0,
@@ -276,7 +281,7 @@ METHOD_OF: Mapping[Way, str] = {
     "repeated answers": "repeated",
     "stated confidence": "verbalized",
 }
-"""The best method of each way to audit, in the order of trying."""
+"""The best method of each way to audit an endpoint, in the order of trying."""
 FITTED = tuple(name for name, method in METHODS.items() if method.fitted)
 SIMULABLE = tuple(name for name, method in METHODS.items() if method.simulable)
 

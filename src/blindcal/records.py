@@ -22,9 +22,9 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 Way: TypeAlias = Literal[
-    "decisions", "logprobs", "thresholds", "temperature", "repeated answers", "stated confidence"
+    "decisions", "logprobs", "thresholds", "temperature", "repeated answers", "stated confidence", "given"
 ]
-"""What an audit can build on, best first."""
+"""What an audit can build on, best first; confidences given in a file need no endpoint."""
 Semantics: TypeAlias = Literal["pair", "max", "sum"]
 EstimatorName: TypeAlias = Literal["latent", "blind", "shares", "flips", "stated"]
 AnswerFormat: TypeAlias = Literal["word", "sentence", "json"]
@@ -108,6 +108,8 @@ class Message:
 
 INSTRUCTIONS = "instructions"
 """Role of the message that holds the question about the text of the messages before it."""
+GIVEN = "given"
+"""Role of the only message of an item whose confidence is given in a file, which holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,12 @@ class Item:
     group: str | None = None  # intervals resample whole groups
     part: str | None = None  # part of a breakdown
     choices: int = 2  # number of answers
+
+    @property
+    def given(self) -> tuple[int, float]:
+        """The answer and its probability (of two, that of the positive one) that a file gives."""
+        _, answer, p = msgspec.json.decode(self.messages[0].content, type=tuple[str, int, float])
+        return answer, p
 
     @property
     def digest(self) -> bytes:

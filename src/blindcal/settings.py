@@ -154,6 +154,12 @@ _FREE = {
     *("api_key_env", "timeout", "data_dir", "sample", "role"),
     *("level", "resamples", "by_field", "estimator"),
 }
+# Options that matter if a file gives the confidences: the second ones do only then.
+_READ_FROM_FILES = (
+    *("model", "method", "queries", "seed", "label_field", "label_map", "id_field", "group_field"),
+    "answers",
+)
+_GIVEN = ("confidence_field", "answer_field", "percent")
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -185,15 +191,21 @@ class Settings:
             if name not in _PART_OF:
                 raise unknown_setting(name)
             changed[_PART_OF[name]][name] = value
+        field = changed["prompt"].get("confidence_field") or getattr(
+            parts.get("prompt"), "confidence_field", None
+        )
         if "endpoint" not in parts:
-            if "model" not in options:
+            if "model" not in options and field is None:
                 raise InputError("a model is required: model='...' names the one to audit")
+            if field is not None:
+                changed["endpoint"] = {"model": options.get("model", field), "base_url": ""}
             changed["endpoint"].setdefault("base_url", default_base_url())
         for name, kind in _PARTS.items():
             part = replace(parts[name], **changed[name]) if name in parts else kind(**changed[name])
             object.__setattr__(self, name, part)
         if reasoning_effort is not None:
             self._set_reasoning_effort(reasoning_effort)
+        self._settle_method()
         self._settle_api()
         role = "prompt" if self.endpoint.api == "completions" else "user"
         object.__setattr__(self, "prompt", replace(self.prompt, role=role))
@@ -216,6 +228,17 @@ class Settings:
             raise InputError("reasoning_effort: is a field of the chat API, not of plain completions")
         body = {**self.endpoint.extra_body, "reasoning_effort": effort}
         object.__setattr__(self, "endpoint", replace(self.endpoint, extra_body=body))
+
+    def _settle_method(self) -> None:
+        """Confidences in a file are read by one method, which reads nothing else."""
+        if self.given and self.auto:
+            object.__setattr__(self, "design", replace(self.design, method="given"))
+        elif self.given != (self.design.method == "given"):
+            raise InputError(
+                "method: given reads the confidences in a field, and no other method does",
+                remedy="leave {method} out, and name the field with {confidence_field}",
+                options={"method": self.design.method, "confidence_field": ...},
+            )
 
     def _settle_api(self) -> None:
         """A method that reads text, and a field of chats, mean a chat."""
@@ -280,6 +303,11 @@ class Settings:
     def auto(self) -> bool:
         """Whether the method is still to be chosen."""
         return self.design.method == AUTO
+
+    @property
+    def given(self) -> bool:
+        """Whether a file gives the confidences, so that nothing is asked."""
+        return self.prompt.confidence_field is not None
 
     @property
     def ways(self) -> tuple[Way, ...]:
@@ -349,7 +377,8 @@ class Settings:
         return self.replace(
             queries=usual if design.queries is None else design.queries,
             bins=self.estimation.bins or bins,
-            **self._resolved_words(words or self.prompt.answers or DEFAULT_WORDS),
+            # labels and answers in a file are read by the words that it was surveyed for
+            **({} if self.given else self._resolved_words(words or self.prompt.answers or DEFAULT_WORDS)),
             semantics=self.prompt.semantics if self.auto else self.target_semantics,
         )
 
@@ -382,6 +411,10 @@ class Settings:
         """Every option that shapes a query, and the items' digest; a run continues only with the same."""
         free = _FREE if self.design.method == "blind" else {*_FREE, "bins"}
         shaping = {name: value for name, value in self._flat.items() if name not in free}
+        if self.given:
+            shaping = {name: value for name, value in shaping.items() if name in (*_READ_FROM_FILES, *_GIVEN)}
+        else:
+            shaping = {name: value for name, value in shaping.items() if name not in _GIVEN}
         config = {**shaping, "items": len(items), "items_digest": items.digest}
         return msgspec.json.decode(msgspec.json.encode(config), type=dict[str, Any])  # plain JSON values
 

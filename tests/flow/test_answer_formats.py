@@ -105,21 +105,21 @@ def test_a_model_that_never_comes_to_an_end_ends_the_run(items: Path, server: Se
     """The command says that the answers are cut short, and which options help."""
     done = blindcal(
         "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", items.with_name("run"),
-        "--method", "temperature", "--set", "answer_format=sentence", "--max-tokens", "5",
+        "--method", "temperature", "--set", "answer_format=sentence", "--set", "max_tokens=5",
     )  # fmt: skip
     assert done.exit_code == 4
     assert "the last one is cut short, within 5 tokens" in done.stderr
-    assert "--max-tokens 4000" in done.stderr
+    assert "--set max_tokens=4000" in done.stderr
     assert "reasoning_effort" in done.stderr
 
 
 def test_a_plan_counts_long_answers(items: Path) -> None:
     """A dry run expects as many tokens as an answer may have."""
-    for form, options in (("json", []), ("sentence", ["--max-tokens", "2000"])):
+    for form, options in (("json", []), ("sentence", ["--set", "max_tokens=2000"])):
         shown = blindcal(
             "audit", items, "--model", "m", "--method", "temperature", "--queries", "2",
             "--dry-run", "--json", "--set", f"answer_format={form}", *options,
         )  # fmt: skip
-        most = int(options[1]) if options else ANSWER_TOKENS[form]  # type: ignore[index]
+        most = int(options[1].partition("=")[2]) if options else ANSWER_TOKENS[form]  # type: ignore[index]
         plan = json.loads(shown.output)
         assert plan["completion_tokens"] == most * (2 * N + plan["probe_queries"])

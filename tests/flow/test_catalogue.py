@@ -103,7 +103,7 @@ def test_any_hosted_set_is_one_template(hosted: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     shown = blindcal(
         "items", f"hf:{hosted}@validation", "--template", "{text}?\\nAnswer Yes or No.",
-        "--label-map", '{"entailment": 1, "not_entailment": 0}', "--out", out,
+        "--set", 'label_map={"entailment": 1, "not_entailment": 0}', "--out", out,
     )  # fmt: skip
     assert shown.exit_code == 0, shown.exception
     items = open_items(out)

@@ -470,7 +470,7 @@ def test_command_names_the_cure(asked: str) -> None:
         ran(asked, "--set", "answer_format=sentence", *form, **how) for form in ((), ("--json",))
     )
     assert (shown.exit_code, printed.exit_code) == (4, 4), printed.output
-    assert "a model that reasons or explains needs --max-tokens 4000 or more" in shown.output
+    assert "a model that reasons or explains needs --set max_tokens=4000 or more" in shown.output
     options = json.loads(printed.stdout)["options"]
     assert options == {"max_tokens": 4000, "reasoning_effort": None, "out": None}
 

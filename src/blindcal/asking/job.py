@@ -15,6 +15,7 @@ import numpy as np
 from blindcal.asking.governor import FinalOutcome, Governor
 from blindcal.asking.run_context import RunContext
 from blindcal.atomic_write import writing
+from blindcal.endpoints import NoEndpoint
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ParsedAnswer, QuestionFormat
@@ -56,7 +57,7 @@ async def opened_run(
     if run.endpoint is None:
         address.check_key(begun=begun)
     with store_type.open(folder / RUN_FILE) as store:
-        asked = run.endpoint or HttpEndpoint(address)
+        asked = run.endpoint or (HttpEndpoint(address) if address.base_url else NoEndpoint())
         if isinstance(asked, HttpEndpoint):
             noted = msgspec.convert(store.note("accepted"), Accepted | None)
             asked.accepted = noted or accepted or Accepted()

@@ -17,6 +17,7 @@ from blindcal.asking.controls import Controls
 from blindcal.asking.job import Job, opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
 from blindcal.auditing.conclude import conclude
+from blindcal.auditing.given import audit_given
 from blindcal.auditing.prepare import ReadyAudit, prepare
 from blindcal.auditing.prepared import Session
 from blindcal.errors import NotIdentifiedError
@@ -74,6 +75,8 @@ async def audit_async(
     """
     folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
     run = RunContext.of(**options)
+    if settings.given:
+        return await asyncio.to_thread(audit_given, Path(items), settings, folder, run)
     settings = settings.replace(**run.address)
     async with opened_run(folder, settings.endpoint, run, Store) as (store, governor):
         run.tell("reading items")

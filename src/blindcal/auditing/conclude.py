@@ -23,6 +23,7 @@ from blindcal.estimate.dependence import repeated_share
 from blindcal.estimate.drift import anchors_moved, drift_test
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
+from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.shown import moved
 from blindcal.estimation import EstimationInput, estimate, measures
 from blindcal.items.graded_answers import ANSWERED_BY, whose_answers
@@ -76,21 +77,25 @@ def conclude(ready: ReadyAudit, outcome: RunOutcome, seconds: float, folder: Pat
 
 def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResult:
     settings, items, prepared, truth = ready.settings, ready.items, ready.prepared, ready.truth
-    question = prepared.question(settings)
+    method = METHODS[settings.design.method]
+    question = None if method.given else prepared.question(settings)
     answered, reasons = ready.store.answered(), ready.store.invalid_reasons()
     if isinstance(question, ConfidenceQuestion):
         stated = _stated(ready.store, question)
         answered, reasons = replace(answered, stated=stated.p), stated.reasons
     members = members_of(ready.stages, len(items))
-    steady, noise = check_steadiness(
-        ready.store,
-        items.labels,
-        outcome.answered,
-        prepared.jitter,
-        slack=ready.run.limits.concurrency,
-        at_once=prepared.at_once,
-    )
-    ready.store.set_note("noise", msgspec.to_builtins(noise.posterior))
+    steady, noise = None, NoisePosterior()
+    if not method.given:
+        steady, estimated = check_steadiness(
+            ready.store,
+            items.labels,
+            outcome.answered,
+            prepared.jitter,
+            slack=ready.run.limits.concurrency,
+            at_once=prepared.at_once,
+        )
+        noise = estimated.posterior
+    ready.store.set_note("noise", msgspec.to_builtins(noise))
     inputs = EstimationInput(
         method=settings.design.method,
         design=ready.design,
@@ -102,12 +107,11 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         estimator=settings.estimation.estimator,
         bins=settings.bins,
         level=settings.estimation.level,
-        noise=noise.posterior,
+        noise=noise,
         resamples=settings.estimation.resamples,
         choices=items.choices,
     )
     findings = estimate(inputs)
-    method = METHODS[settings.design.method]
     semantics = method.semantics(prepared.targets.semantics)
     targets = prepared.targets if method.biased and semantics == "pair" else None
     about = settings.design.method, semantics, settings.estimator_name, settings.queries
@@ -124,7 +128,14 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         estimator=settings.estimator_name,
         semantics=semantics,
         measures="; ".join(
-            filter(None, (measured, question.about_answers, _whose(items, settings, members)))
+            filter(
+                None,
+                (
+                    measured,
+                    "" if question is None else question.about_answers,
+                    _whose(items, settings, members),
+                ),
+            )
         ),
         level=settings.estimation.level,
         by=items.by_field,
@@ -133,7 +144,9 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         spend=Spend.of(ready.store, ready.run.prices),
         seconds=round(seconds, 3),
         targets=prepared.targets,
-        example=_example(items, question, answered, settings.prompt.keep_prompts),
+        example=None
+        if question is None
+        else _example(items, question, answered, settings.prompt.keep_prompts),
         probe=prepared.probe,
         objection=prepared.objection,
         unverified=prepared.unverified,

@@ -75,11 +75,11 @@ async def prepare(
     force: bool = False,
 ) -> ReadyAudit:
     """Begin or continue a run; raises `UnfitError` if the probe advises against it, unless forced."""
-    session = await asyncio.to_thread(_begun, session)
+    session = await asyncio.to_thread(begun, session)
     _check_affords_probe(session)
     session = await _with_api(session, governor)
     truth = await asyncio.to_thread(_read_oracle, session, oracle)
-    designed = None if session.settings.auto else await asyncio.to_thread(_designed, session)
+    designed = None if session.settings.auto else await asyncio.to_thread(designed_rounds, session)
     noted = session.store.note("ready")
     if noted is not None:
         prepared = msgspec.convert(noted, Prepared)
@@ -87,19 +87,19 @@ async def prepare(
         prepared = await _with_probe(session, governor, targets, force)
     else:  # the run itself will show that the endpoint answers
         room = session.settings.design.limit - session.settings.design.offset
-        prepared = Prepared(targets=targets or _words(session.settings), max_shift=room)
+        prepared = Prepared(targets=targets or words_as_targets(session.settings), max_shift=room)
     session.store.set_note("ready", msgspec.to_builtins(prepared))
     if designed is None:
         session = _settled(session, _with_method(session.settings, prepared.method))
         truth = await asyncio.to_thread(_read_oracle, session, oracle)
-        designed = await asyncio.to_thread(_designed, session)
+        designed = await asyncio.to_thread(designed_rounds, session)
     design, stages, planned = designed
     return ReadyAudit(
         **vars(session), prepared=prepared, design=design, stages=stages, planned=planned, truth=truth
     )
 
 
-def _begun(session: Session) -> Session:
+def begun(session: Session) -> Session:
     items, store = session.items, session.store
     known = store.note("config") or {}
     if session.settings.endpoint.api == "auto" and known.get("api", "auto") != "auto":  # known since it began
@@ -107,7 +107,9 @@ def _begun(session: Session) -> Session:
     if session.settings.auto and known.get("method") in METHODS:  # chosen, or named
         session = replace(session, settings=_with_method(session.settings, known["method"]))
     settings = session.settings.resolved(len(items), items.words)
-    store.begin(settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts)
+    store.begin(
+        settings.fixed(items), items, keep_prompts=settings.prompt.keep_prompts and not settings.given
+    )
     store.set_parts(items.by_field, items.parts)
     return replace(session, settings=settings)
 
@@ -179,7 +181,7 @@ def _check_affords_probe(session: Session) -> None:
         )
 
 
-def _designed(session: Session) -> tuple[Design, list[IntArray] | None, int]:
+def designed_rounds(session: Session) -> tuple[Design, list[IntArray] | None, int]:
     settings, items = session.settings, session.items
     stages = sample_stages(items, settings, session.store)
     method = settings.design.method
@@ -302,7 +304,7 @@ async def _examine(
     asked = GovernedEndpoint(governor, expected=expected)
     if decides:
         tell("probing the endpoint")
-        choice = tokens.Choice(_words(settings), no_ids="a decision API has no tokens")
+        choice = tokens.Choice(words_as_targets(settings), no_ids="a decision API has no tokens")
         question = DecisionQuestion(settings.answer_words, settings.prompt.graded)
         model = settings.endpoint.model
         probed = await probe_decisions(asked, sample[:PROBED], choice.targets, question, model)
@@ -406,7 +408,7 @@ async def choose_tokens(
     """Choose the answer tokens that the settings ask for; pilot queries go through ``patient``."""
     prompt = settings.prompt
     if settings.free_text:
-        return tokens.Choice(_words(settings), no_ids="free text needs none")
+        return tokens.Choice(words_as_targets(settings), no_ids="free text needs none")
     if not isinstance(endpoint, HttpEndpoint):
         raise InputError("an endpoint of your own needs the answer tokens too: pass targets")
     by_hand = bool(prompt.positive_ids) and bool(prompt.negative_ids)
@@ -422,7 +424,7 @@ async def choose_tokens(
         if not settings.auto and METHODS[settings.design.method].biased:
             raise
         # Without a bias only the words matter, and no vocabulary is needed.
-        return tokens.Choice(replace(_words(settings), semantics="sum"), no_ids=error.message)
+        return tokens.Choice(replace(words_as_targets(settings), semantics="sum"), no_ids=error.message)
 
 
 def check_semantics(settings: Settings) -> None:
@@ -436,7 +438,7 @@ def check_semantics(settings: Settings) -> None:
         )
 
 
-def _words(settings: Settings) -> Targets:
+def words_as_targets(settings: Settings) -> Targets:
     """The answer words with meaningless token ids, for methods that need no token of the vocabulary."""
     words = enumerate(settings.answer_words)
     return tokens.targets_of([[Token(number, word)] for number, word in words])

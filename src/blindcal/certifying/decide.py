@@ -32,6 +32,7 @@ from blindcal.asking.controls import (
     stored_controls,
     unknown_names,
 )
+from blindcal.asking.given_answers import answer_from_file
 from blindcal.asking.governor import GovernedEndpoint, Governor
 from blindcal.asking.job import Job, answers_kept, opened_run
 from blindcal.asking.run_context import RunContext, RunOptions, blocking
@@ -70,6 +71,7 @@ async def decide_async(
     out: str | Path | None = None,
     force: bool = False,
     id_field: str | None = None,
+    confidence_field: str | None = None,
     **options: Unpack[RunOptions],
 ) -> DecisionResult:
     """Decide about the items of a file by a certificate.
@@ -86,6 +88,8 @@ async def decide_async(
         Go on, without any guarantee, even if the certificate has expired or the endpoint has changed.
     id_field : str, optional
         Field with the id of an item; by default that of the certified audit.
+    confidence_field : str, optional
+        Field with the confidence, if the certified audit read those of a file; by default the same.
     **options : optional
         Limits, prices, API key, endpoint and callbacks, as in `RunOptions`.
 
@@ -105,7 +109,8 @@ async def decide_async(
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
     run = RunContext.of(**options)
-    named = {} if id_field is None else {"id_field": id_field}
+    given = {"id_field": id_field, "confidence_field": confidence_field}
+    named = {name: value for name, value in given.items() if value is not None}
     asked = AskedSettings.of_certificate(certificate, **run.address, **named)
     folder = Path(out) if out is not None else decision_folder(items, certificate)
     address = asked.settings.endpoint
@@ -250,6 +255,11 @@ async def _ask(
     items: Items, asked: AskedSettings, certified: CertifiedEndpoint, governor: Governor
 ) -> RunOutcome:
     store, certificate, prepared = certified.store, certified.certificate, asked.prepared
+    if asked.settings.given:
+        certified.check_expiry()
+        outcome = answer_from_file(DecisionDesign(len(items), 0.0, None), items, store)
+        store.set_note("finished", True)
+        return outcome
     job = Job(items=items, question=asked.question, store=store, max_shift=prepared.max_shift)
     if not store.note("finished"):  # a finished run has its doubts noted
         certified.check_expiry()
@@ -330,5 +340,5 @@ def _unsteady(store: Store, certificate: Certificate, controls: ControlCounts) -
             f"the probability of the same question moves by up to {moves.max():.2g}, and by "
             f"{spread.most:.2g} when it was certified"
         )
-    if (at := observed_change(store)) is not None:
+    if certificate.request.url and (at := observed_change(store)) is not None:
         yield f"the answers changed during the run, after about {at:,} queries"

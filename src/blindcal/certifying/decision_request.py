@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import expit
 
 from blindcal.auditing.prepared import AskedSettings
-from blindcal.certifying.shown_probability import ShownProbability, shown_probability
+from blindcal.certifying.shown_probability import ShownProbability, given_probability, shown_probability
 from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import TokenQuestion
@@ -83,6 +83,16 @@ def decision_request(run: Run, shift: float, accepted: Accepted | None = None) -
             remedy="audit with {method}",
             options={"method": "latent"},
         )
+    request = DecisionRequest(
+        url="",
+        key_header="",
+        ask={},
+        confirm={},
+        tokens=tuple(tuple(token.text for token in tokens) for tokens in targets.sides),
+        threshold=round(float(expit(-shift)), 12),
+    )
+    if method.given:
+        return replace(request, shown=given_probability(settings["confidence_field"], several=bool(answers)))
     address = Address(
         settings["base_url"],
         settings["model"],
@@ -94,13 +104,10 @@ def decision_request(run: Run, shift: float, accepted: Accepted | None = None) -
     if accepted is not None:
         endpoint.accepted = accepted
     messages = _template(settings)
-    request = DecisionRequest(
+    request = replace(
+        request,
         url=endpoint.url,
         key_header="Authorization: Bearer " if settings["api_version"] is None else "api-key: ",
-        ask={},
-        confirm={},
-        tokens=tuple(tuple(token.text for token in tokens) for tokens in targets.sides),
-        threshold=round(float(expit(-shift)), 12),
     )
     if method.shown:
         asked = AskedSettings.of_run(run).question

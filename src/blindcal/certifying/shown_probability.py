@@ -72,3 +72,9 @@ def _of_logprobs(api: str, question: LogprobQuestion) -> ShownProbability:
     )
     about = f"of {printable(words[0].strip(), 40)!r} in {where}" if two else f"of an answer in {where}"
     return ShownProbability(f"the probability {about}, divided by that of all answers", python)
+
+
+def given_probability(field: str, *, several: bool) -> ShownProbability:
+    """Where a record of a file holds the probability."""
+    what = "confidence in the answer" if several else "probability"
+    return ShownProbability(f"the {what} in the field {printable(field, 60)!r}", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, pl
 from blindcal.prices import Prices
 from blindcal.report.page import PAGE_FILE
 from blindcal.store.run_store import RUN_FILE
+from blindcal.text import printable
 
 FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
 
 
 @click.command("audit")
 @click.argument("items", type=options.PATH)
-@options.settings()
+@options.settings(optional=("model",))
 @click.option(
     "--out",
     type=options.FOLDER,
@@ -73,6 +75,11 @@ def command(
     Example:
       blindcal audit boolq.jsonl --model gpt-4o-mini \\
         --template "Passage: {passage}\\nQuestion: {question}?\\nAnswer Yes or No."
+      blindcal audit answers.csv --confidence p
+
+    With --confidence, the file gives the confidences, as CSV, JSON lines or Parquet, and nothing is asked: no
+    model, no key, no network. The field holds the probability of the positive answer, or with --answer the
+    confidence in the answer of that field, or there is a field per answer; percentages are understood.
 
     \b
     Methods, and their default number K of queries per item:
@@ -88,8 +95,9 @@ def command(
       130  interrupted; nothing is lost
     """
     limits = options.taken(Limits, chosen)
+    _check_named(items, chosen)
     settings = options.chosen_settings(chosen)
-    if dry_run:
+    if dry_run and not settings.given:
         prices = options.prices(given_prices, settings, quiet=quiet)
         options.check_priced(limits.max_cost, prices, settings.endpoint)
         plans = plan_audit(items, settings, prices=prices, shape=None)
@@ -123,6 +131,21 @@ options.fill_help(
     probe_queries=PROBE_QUERIES,
     choice_queries=CHOICE_PROBE_QUERIES,
 )
+
+
+def _check_named(items: Path, chosen: Mapping[str, Any]) -> None:
+    """Raise an error if neither a model nor confidences are named, that says what the file holds."""
+    if chosen["model"] is not None or chosen["confidence_field"] is not None:
+        return
+    catalogue.check_there(items)
+    if likely := catalogue.likely_confidences(items, chosen["label_field"]):
+        named = "; ".join(f"{printable(name, 40)!r} {words}" for name, words in likely.items())
+        field = shlex.quote(printable(next(iter(likely)), 80))
+        raise click.UsageError(
+            f"Missing option '--model' or '--confidence'. The file seems to hold confidences: {named}. "
+            f"--confidence {field} audits them, and nothing is asked; --model asks a model."
+        )
+    raise click.UsageError("Missing option '--model'.")
 
 
 def _print_plans(plans: Mapping[str, Plan], max_cost: float | None, as_json: bool) -> None:

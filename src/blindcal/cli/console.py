@@ -34,10 +34,14 @@ QUESTION_SETTINGS = (
     "template",
     "answers",
     "label_field",
-    "label_map",
 )
 #: And in ``blindcal audit``.
-AUDIT_SETTINGS = (*QUESTION_SETTINGS, "by_field", "method", "sample", "queries", "seed", "max_tokens")
+AUDIT_SETTINGS = (
+    *("confidence_field", "answer_field"),
+    *(*QUESTION_SETTINGS, "by_field", "method", "sample", "queries", "seed"),
+)
+#: Options that are not named like their fields.
+FLAGS = {"by_field": "--by", "confidence_field": "--confidence", "answer_field": "--answer"}
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) -> None:
@@ -107,7 +111,7 @@ def command_line_option(name: str, value: object) -> str:
     if name in SETTINGS.keys() - AUDIT_SETTINGS:
         text = "VALUE" if value is None or value is ... else _text(value)
         return f"--set {shlex.quote(f'{name}={text}')}"
-    flag = "--by" if name == "by_field" else f"--{name.replace('_', '-')}"
+    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
     if value is None or value is ... or isinstance(value, bool):
         return flag
     return f"{flag} {shlex.quote(_text(value))}"

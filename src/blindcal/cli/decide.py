@@ -35,6 +35,11 @@ _AGAIN = "find out what changed at the provider, certify again, and decide in an
     help="Folder of the run; a run in it is continued.  [default: decisions/ITEMS-MODEL]",
 )
 @click.option("--id-field", help="Field that holds the id of an item.  [default: that of the audit]")
+@click.option(
+    "--confidence",
+    "confidence_field",
+    help="Field that holds the confidence, for the certificate of a file.  [default: that of the audit]",
+)
 @options.fields("api_key_env", "timeout")
 @options.limit_options
 @options.flag(
@@ -48,6 +53,7 @@ def command(
     items: Path,
     out: Path | None,
     id_field: str | None,
+    confidence_field: str | None,
     given_prices: Prices | None,
     force: bool,
     as_json: bool,
@@ -63,7 +69,8 @@ def command(
     if the answer is negative there too, otherwise abstain. If there is no valid answer the decision is to
     abstain, never a guess. Where the endpoint shows probabilities, each item is asked once as in the audit,
     and the probability in the reply is compared with the thresholds; with more than two answers, that of the
-    answer given, which is accepted or not.
+    answer given, which is accepted or not. Where a file gave the confidences, ITEMS is such a file too, and
+    nothing is asked.
 
     A few forced queries first check that the endpoint still follows logit_bias and names the same model and
     system as when it was certified, and control queries check all along that its answers are as steady, or
@@ -95,7 +102,8 @@ def command(
     begun = (folder / RUN_FILE).exists()
     try:
         with options.asking(settings, limits, given_prices, quiet=quiet, begun=begun) as (asked, _):
-            result = decide(certified, items, out=folder, force=force, id_field=id_field, **chosen, **asked)
+            fields = {"id_field": id_field, "confidence_field": confidence_field}
+            result = decide(certified, items, out=folder, force=force, **fields, **chosen, **asked)
     except (NotCertifiedError, UnfitError) as error:
         print_error(error)
         context.exit(NOT_CERTIFIED)

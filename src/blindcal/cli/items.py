@@ -28,10 +28,8 @@ from blindcal.text import listed, printable
 @click.option(
     "--out", type=options.FILE, help="Output file, one JSON object per line.  [default: standard output]"
 )
-@options.fields("self_check", "template", "answers", "label_field", "label_map")
-@options.set_option(
-    "self_check", "template", "answers", "label_field", "label_map", accepted=rules_of(RecordFormat)
-)
+@options.fields("self_check", "template", "answers", "label_field")
+@options.set_option("self_check", "template", "answers", "label_field", accepted=rules_of(RecordFormat))
 @click.option(
     "--n",
     type=click.IntRange(1, catalogue.BUILTIN_SIZE),
@@ -60,7 +58,7 @@ def command(name: str | None, out: Path | None, n: int | None, **chosen: Any) ->
       blindcal items boolq --out boolq.jsonl
       blindcal items hf:nyu-mll/glue:rte@validation --out rte.jsonl \\
         --template "{sentence1}\\nDoes it follow that: {sentence2} Answer Yes or No." \\
-        --label-map '{"entailment": 1, "not_entailment": 0}'
+        --set 'label_map={"entailment": 1, "not_entailment": 0}'
     """
     if name is None:
         _list()
@@ -101,5 +99,5 @@ def _list() -> None:
         rows += [[dataset.name, dataset.about], ["", origin]]
     families = ", ".join(catalogue.FAMILIES)
     rows.append([catalogue.BUILTIN, f"{catalogue.BUILTIN_SIZE:,} yes/no questions: {families}"])
-    rows.append(["hf:...", "any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --label-map"])
+    rows.append(["hf:...", "any other set: hf:NAME[:CONFIG][@SPLIT] with --template and --set label_map"])
     print_table(rows, "<<")

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 import click
 
 from blindcal.asking.run_context import Limits, RunOptions
-from blindcal.cli.console import AUDIT_SETTINGS, print_stage, print_warning
+from blindcal.cli.console import AUDIT_SETTINGS, FLAGS, print_stage, print_warning
 from blindcal.endpoints.address import Address
 from blindcal.errors import InputError, StoreError
 from blindcal.field_rules import HIGHEST_LEVEL, FieldRule, rules_of
@@ -90,9 +90,10 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "queries": {"metavar": "K"},
     "label_field": {"metavar": "FIELD"},
     "by_field": {"metavar": "FIELD"},
+    "confidence_field": {"metavar": "FIELD"},
+    "answer_field": {"metavar": "FIELD"},
     "max_cost": {"metavar": "DOLLARS"},
 }
-_FLAGS = {"by_field": "--by"}
 
 
 def combined(*options: Decorator) -> Decorator:
@@ -130,7 +131,7 @@ def field(name: str, record: Any = None, **attributes: Any) -> Decorator:
         parsed = Parsed(metavar, lambda text: field_value(rule, text))
         usual["type"] = click.Choice(get_args(rule.kind)) if choice else parsed
         usual["default"] = rule.default if isinstance(rule.default, str | int | float) else None
-    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
     return click.option(flag, name, **{**usual, **_ATTRIBUTES.get(name, {}), **attributes})
 
 
@@ -170,10 +171,11 @@ def set_option(*names: str, accepted: Iterable[str] = SETTINGS) -> Decorator:
     )
 
 
-def settings(*names: str) -> Decorator:
+def settings(*names: str, optional: tuple[str, ...] = ()) -> Decorator:
     """Options for these settings, by default those of an audit, and ``--set`` for the others."""
     names = names or AUDIT_SETTINGS
-    return combined(fields(*names), set_option(*names))
+    given = (field(name, required=False) if name in optional else field(name) for name in names)
+    return combined(*given, set_option(*names))
 
 
 def chosen_settings(chosen: dict[str, Any], **more: Any) -> Settings:

@@ -43,7 +43,7 @@ _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"
 
 @click.command("probe")
 @click.argument("items", type=options.PATH)
-@options.settings(*QUESTION_SETTINGS, "seed", "max_tokens")
+@options.settings(*QUESTION_SETTINGS, "seed")
 @options.json_option("Print the findings as one JSON object.")
 def command(items: Path, as_json: bool, **chosen: Any) -> None:
     """Check how an endpoint can be audited, in about {probe_queries} queries.

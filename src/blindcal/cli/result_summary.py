@@ -6,6 +6,7 @@ from pathlib import Path
 
 from blindcal.cli.console import WIDTH, print_field, print_spend, print_stopped, print_table
 from blindcal.estimation import FEW_ITEMS
+from blindcal.methods import METHODS
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.sentences import ALPHA
 from blindcal.report.wording import few_groups, item_count, percent
@@ -167,6 +168,8 @@ def _print_answers(result: AuditResult) -> None:
     if result.invalid_reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in result.invalid_reasons.items())
         print_field("unread", reasons)
+    if METHODS[result.method].given:
+        return
     controls = f", {spend.control_queries} to control" if spend.control_queries else ""
     print_spend(spend, f"{spend.probe_queries} to probe{controls}")
 

@@ -159,6 +159,8 @@ def command(
         if snippet is not None:
             raise
         request = error
+    if snippet is not None and isinstance(request, DecisionRequest) and not request.url:
+        raise click.UsageError("--snippet: nothing is asked where a file gives the confidences")
     if as_json:
         click.echo(json_line(_record(chosen, request)))
     elif snippet is not None and isinstance(request, DecisionRequest):
@@ -262,6 +264,8 @@ def _print(
         print_field("shift", f"{point.shift:+.4f}")
     else:
         print_field("compare", request.shown.words)
+    if not request.url:
+        return
     if request.shown is None and not request.confirm:
         print_field("logit_bias", json.dumps(request.ask["logit_bias"]))
     print_field("request", f"POST {printable(request.url, 400)}")

@@ -123,7 +123,9 @@ class Address:
         return key
 
     def keyless_host(self, environ: Mapping[str, str] = os.environ) -> str | None:
-        """The host, if it is remote, uses https and no key is set."""
+        """The host, if there is one, it is remote, uses https and no key is set."""
+        if not self.base_url:
+            return None
         host = self.root.hostname or ""
         keyed = environ.get(self.api_key_env, "").strip()
         return None if self.root.scheme != "https" or is_loopback(host) or keyed else host

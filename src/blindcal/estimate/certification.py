@@ -35,6 +35,7 @@ _CHANCES = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05)
 _AS_GOOD = 0.01  # a chance, or a bound's distance to 1, that is worse by this share is as good
 _FAVOURABLE = 0.35  # quantile of the errors in a bound; certifies more than a half (bench/certified.py)
 _INFORMED = 0.25  # information in one answer, relative to an item's label and confidence
+_SURE = np.finfo(np.float64).max / 2  # log-odds of a probability of 1: finite, so that a number is above them
 _QUANTILES = (np.arange(5) + 0.5) / 5
 _NODES, _PARTS = (-np.sqrt(3), 0.0, np.sqrt(3)), (1 / 6, 2 / 3, 1 / 6)  # of a normal variable
 
@@ -62,7 +63,7 @@ class KnownRange:
         low, high = np.full(n, -np.inf), np.full(n, np.inf)
         if answered.bounds is not None:
             read = answered.rows(answered.answers != INVALID)
-            low[read.items], high[read.items] = read.bounds_or_nan.T
+            low[read.items], high[read.items] = np.minimum(read.bounds_or_nan.T, _SURE)
             return cls(low, np.nextafter(high, np.inf))  # a reading at a threshold is above it
         sure = (answered.temperatures == 0) & (answered.answers != INVALID)
         yes = sure & (answered.answers == POSITIVE)

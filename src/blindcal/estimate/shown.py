@@ -30,6 +30,7 @@ from blindcal.estimate.truth import bin_index
 from blindcal.estimate.uncertainty import Ends, Unseen, unseen_draws
 from blindcal.records import INVALID, BoolArray, Estimate, FloatArray, IntArray
 
+_DIGITS = 12  # of a decimal fraction that was turned into log-odds and back
 _EXACT = 0.005  # bounds of a probability that are closer than this are read as their middle
 _CELLS = 2048  # equal shares of the items, and cells of the grid, that draws tell apart at least
 _CHUNK = 4_000_000  # number of (resample, item) pairs that are drawn at a time
@@ -38,7 +39,9 @@ _CHUNK = 4_000_000  # number of (resample, item) pairs that are drawn at a time
 def exact_probabilities(bounds: FloatArray) -> FloatArray:
     """The probabilities between bounds of log-odds (rows), NaN where these are not close together."""
     low, high = expit(bounds).T
-    return np.where(high - low < _EXACT, (low + high) / 2, np.nan)
+    p = np.where(high - low < _EXACT, (low + high) / 2, np.nan)
+    decimal = np.round(p, _DIGITS)  # what was written as 0.6 must not fall below an edge at 0.6
+    return np.where(np.abs(p - decimal) < 1e-15, decimal, p)
 
 
 def moved(p: ArrayLike, again: ArrayLike, same: ArrayLike) -> FloatArray:

@@ -6,6 +6,7 @@ recorded elsewhere can be joined.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Choices, read_label
+from blindcal.items.confidences import Survey
 from blindcal.items.eval_logs import log_records
 from blindcal.items.graded_answers import ANSWERED_BY, graded_records
 from blindcal.items.question_files import Items
@@ -33,6 +35,8 @@ from blindcal.text import listed, printable
 MMLU_LETTERS = LETTERS[:4]
 BUILTIN, BUILTIN_SIZE = "builtin", 1000
 FAMILIES = ("numbers", "letters", "dates", "lists", "logic", "kinds", "facts", "events", "reviews")
+
+_SEEN = 1000  # records that show what the fields of a file are
 
 PREFIX = "hf:"
 _FORM = re.compile(r"hf:(?P<name>[^:@]+)(?::(?P<config>[^:@]+))?(?:@(?P<split>[^:@]+))?")
@@ -223,6 +227,24 @@ def open_items(source: str | Path, reading: RecordFormat | None = None, *, label
     """
     records, reading = open_records(source, reading or RecordFormat())
     return Items(Path(source), reading, records, labelled=labelled)
+
+
+def likely_confidences(source: str | Path, label_field: str) -> dict[str, str]:
+    """The fields of a file that seem to hold confidences, each with what they look like."""
+    if is_name(source):
+        return {}
+    records = list(islice(open_records(source, RecordFormat())[0], _SEEN))
+    likely = {}
+    for name in records[0][1] if records else ():
+        survey = Survey(name)
+        with contextlib.suppress(InputError, KeyError):
+            for where, record in records:
+                survey.add(where, record)
+            named = re.search("conf|prob|percent", name, re.IGNORECASE)
+            if name != label_field and (survey.between or survey.signed or (named and survey.percent)):
+                unit = "%" if survey.percent else ""
+                likely[name] = f"({survey.low:g}{unit} to {survey.high:g}{unit})"
+    return likely
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:

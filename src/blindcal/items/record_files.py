@@ -131,6 +131,10 @@ def _csv(path: Path, delimiter: str = ",") -> Numbered:
                 yield line
 
         rows = csv.DictReader(lines(), delimiter=delimiter, strict=True)
+        names = rows.fieldnames or ()
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if list(names).count(name) > 1)
+            raise InputError(f"{path}: names the field {printable(twice, 40)!r} twice; rename one of them")
         while True:
             usual = csv.field_size_limit(LARGEST_RECORD)  # it is global, and too low for a prompt over 128 kB
             try:

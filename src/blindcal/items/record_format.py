@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +15,7 @@ from blindcal.field_rules import FromZero, check_fields
 from blindcal.items.answers import (
     CHOICES_FIELD,
     LETTERS,
+    MOST_ANSWERS,
     QUESTION_TEMPLATE,
     Choices,
     json_list,
@@ -23,7 +24,16 @@ from blindcal.items.answers import (
     read_label_of_two,
     written_label,
 )
-from blindcal.items.record_files import Record, as_line
+from blindcal.items.confidences import (
+    BOOLEANS,
+    Survey,
+    answer_values,
+    are_booleans,
+    fraction,
+    given_message,
+    of_all_answers,
+)
+from blindcal.items.record_files import Numbered, Record, as_line
 from blindcal.records import INSTRUCTIONS, UNLABELLED, Item, Message
 from blindcal.text import encodable, printable
 
@@ -39,7 +49,6 @@ SELF_CHECK_TEMPLATE = (
     "Is the proposed answer correct? Reply only with Yes or No."
 )
 
-_LABELS = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 _VERDICTS = {"incorrect": 0, "correct": 1, "fail": 0, "pass": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
@@ -88,6 +97,17 @@ class RecordFormat:
         float | None,
         "Lowest score with which an answer counts as correct in a self-check. By default scores are 0 or 1.",
     ] = None
+    confidence_field: Annotated[
+        str | None,
+        "Field with the probability of the positive answer, or of each answer as a map; or one field per "
+        "answer: p_A,p_B,p_C. Nothing is asked then.",
+    ] = None
+    answer_field: Annotated[str | None, "Field with the answer given, if the confidence is that in it."] = (
+        None
+    )
+    percent: Annotated[bool | None, "Whether confidences are percentages. By default as the file shows."] = (
+        None
+    )
     data_dir: Annotated[
         str | None, "Folder with the files of a named set, instead of the Hugging Face Hub."
     ] = None
@@ -139,10 +159,13 @@ class RecordFormat:
                 raise _missing(record, field, f"{usual}_field")
         choices = self.choices(record, number)
         answers = self.named_answers(record)
+        name = optional_text(record, self.id_field) or str(number)
         return Item(
-            optional_text(record, self.id_field) or str(number),
+            name,
             self._label(record, choices, answers) if labelled else UNLABELLED,
-            self._messages(record, choices, answers),
+            self._messages(record, choices, answers)
+            if self.confidence_field is None
+            else (given_message(name, *self._confidence(record, answers)),),
             group=optional_text(record, self.group_field),
             part=self._part(record),
             choices=len(choices or answers) or 2,
@@ -172,7 +195,8 @@ class RecordFormat:
 
     def has_options(self, record: Record) -> bool:
         """Whether the prompt shows options to answer with letters; never if the record names two words."""
-        if record.get(CHOICES_FIELD) in (None, "") or record.get(WORDS_FIELD):
+        given = self.confidence_field is not None
+        if given or record.get(CHOICES_FIELD) in (None, "") or record.get(WORDS_FIELD):
             return False
         return self.template is None or CHOICES_FIELD in self.fields
 
@@ -209,11 +233,13 @@ class RecordFormat:
     def label(self, record: Record, number: int = 0) -> int:
         return self._label(record, self.choices(record, number), self.named_answers(record))
 
-    def _label(self, record: Record, choices: Choices | None, answers: tuple[str, ...]) -> int:
+    def _label(
+        self, record: Record, choices: Choices | None, answers: tuple[str, ...], name: str = "label_field"
+    ) -> int:
         scored = self.self_check and self.label_field == "label" and "label" not in record
-        field = SCORE_FIELD if scored else self.label_field
+        field = SCORE_FIELD if scored else getattr(self, name)
         if field not in record:
-            raise _missing(record, field, "label_field")
+            raise _missing(record, field, name)
         value = record[field]
         mapped = self._mapped(value)
         if choices is not None:
@@ -224,7 +250,7 @@ class RecordFormat:
             return self._passed(value, field)
         if answers:
             return (read_label if len(answers) > 2 else read_label_of_two)(value, answers, field)
-        label = None if isinstance(value, list | dict) else _LABELS.get(_short(value).lower())
+        label = None if isinstance(value, list | dict) else BOOLEANS.get(_short(value).lower())
         if label is None:
             shown = printable(str(value).strip(), 40)
             raise InputError(
@@ -236,7 +262,7 @@ class RecordFormat:
 
     def _passed(self, score: Any, field: str) -> int:
         try:
-            number = float((_LABELS | _VERDICTS).get(_short(score).lower(), score))
+            number = float(({**BOOLEANS, **_VERDICTS}).get(_short(score).lower(), score))
         except (TypeError, ValueError):
             number = math.nan
         if number in (0, 1) and self.pass_score is None:
@@ -250,6 +276,75 @@ class RecordFormat:
             else "name the lowest score that counts as correct with {pass_score}",
             options={"pass_score": ...},
         )
+
+    def _confidence(self, record: Record, answers: tuple[str, ...]) -> tuple[int, float]:
+        """The answer given and its probability; with two answers, that of the positive one."""
+        named, percent = self.confidence_field or "", bool(self.percent)
+        values = answer_values(record, named)
+        if values is not None:
+            numbers = {name: fraction(value, name, percent=percent) for name, value in values.items()}
+            return of_all_answers(numbers, answers)
+        p = fraction(record[named.strip()], named, percent=percent)
+        if self.answer_field is not None:
+            answer = self._label(record, None, answers, "answer_field")
+            if len(answers) > 2:
+                return answer, p
+            p = p if answer else 1 - p
+        elif len(answers) > 2:
+            raise InputError(
+                f"field {printable(named, 40)!r} is the confidence in one of {len(answers)} answers",
+                remedy="name the field of the answer given with {answer_field}",
+                options={"answer_field": ...},
+            )
+        return int(p >= 0.5), p
+
+    def surveyed(self, records: Numbered) -> RecordFormat:
+        """This format with the unit and the answers that the confidences of a whole file show."""
+        survey, said = Survey(self.confidence_field or ""), dict[str, None]()
+        labels = dict[str, None]()
+        for where, record in records:
+            try:
+                survey.add(where, record)
+            except InputError as error:
+                raise error.prefixed(f"{where}: ") from None
+            if self.answer_field is not None and self.answer_field not in record:
+                raise _missing(record, self.answer_field, "answer_field").prefixed(f"{where}: ")
+            if self.answer_field is not None and len(said) <= MOST_ANSWERS:
+                said.setdefault(_short(record.get(self.answer_field)))
+                labels.setdefault(_short(record.get(self.label_field)))
+        percent = survey.percent if self.percent is None else self.percent
+        if survey.answers:
+            return replace(self, percent=percent, answers=self._answers_of(survey.answers))
+        if self.answers or self.label_map or self.answer_field is None or are_booleans(said):
+            return replace(self, percent=percent)
+        if are_booleans(labels):  # they say whether the answer is right
+            return replace(self, percent=percent, answer_field=None)
+        known = tuple(sorted({*said, *labels}))
+        about = f"field {printable(self.answer_field, 40)!r}"
+        if len(known) > MOST_ANSWERS:
+            raise InputError(
+                f"{about} and the labels name more than {MOST_ANSWERS} answers",
+                remedy="give labels of 0 and 1 that say whether the answer is right",
+            )
+        if len(known) < 3:
+            raise InputError(
+                f"{about} and the labels name the answers {printable(', '.join(known), 60)}",
+                remedy="say which is positive, by naming it first with {answers}",
+                options={"answers": known},
+            )
+        return replace(self, percent=percent, answers=known)
+
+    def _answers_of(self, shown: Iterable[str]) -> tuple[str, ...]:
+        """The answers in the order of their numbers; empty for words such as yes and no."""
+        answers = tuple(shown)
+        if self.answers and {*self.answers} != {*answers}:
+            raise InputError(
+                f"the confidences are those of {printable(', '.join(answers), 80)}, not of "
+                f"{printable(', '.join(self.answers), 80)}",
+                remedy="leave {answers} out",
+                options={"answers": ...},
+            )
+        return self.answers or (() if len(answers) < 3 and are_booleans(answers) else parse_answers(answers))
 
     def _mapped(self, value: Any) -> int | None:
         own = self.label_map

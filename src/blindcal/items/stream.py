@@ -270,6 +270,10 @@ class ArrivalReader:
     def _only_a_label(self, record: Record) -> bool:
         reading = self._reading
         usual = ("prompt", "messages", "question", CHOICES_FIELD)
+        if reading.confidence_field is not None:
+            return has_value(record, reading.label_field) and not any(
+                field.strip() in record for field in reading.confidence_field.split(",")
+            )
         asked = usual if reading.template is None else reading.fields - {reading.id_field}
         return has_value(record, reading.label_field) and not any(name in record for name in asked)
 

@@ -59,7 +59,8 @@ class CertifiedRequest:
 
     If the endpoint shows probabilities, one body serves both thresholds, which are compared with the
     ``probability`` in its reply: the words say where it is. With more than two answers, the given one is
-    accepted: ``positive`` are the words of all, by their numbers, and ``negative`` is empty.
+    accepted: ``positive`` are the words of all, by their numbers, and ``negative`` is empty. Without a
+    ``url``, a file gives the probability.
     """
 
     url: str
@@ -160,6 +161,8 @@ class Certificate:
 
     def _sends(self, shift: float, body: dict[str, Any] | None) -> bool:
         if self.shown:  # nothing is sent but the question, and the reply shows the probability
+            if not self.request.url:  # a file gives it
+                return not body
             shows = {"questions", "logprobs"} & (body or {}).keys()
             return bool(shows) and body == self.request.accept and "logit_bias" not in body
         try:

@@ -15,8 +15,6 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-import numpy as np
-
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError, MissingExtraError
 from blindcal.estimate.findings import Findings
@@ -116,26 +114,29 @@ def answer_table(store: Store, words: tuple[str, ...] = ()) -> tuple[list[str], 
 def _answer_rows(
     store: Store, words: tuple[str, ...], bounds: FloatArray | None
 ) -> Iterator[tuple[Any, ...]]:
-    rounds = store.rounds()
-    firsts = np.cumsum([0, *(len(asked) for asked in rounds)])
+    items, first, row = store.items(), 0, 0
+    labels, shown = items.labels.tolist(), [] if bounds is None else bounds.tolist()
     answer_words = {INVALID: "invalid", **dict(enumerate(words or ("negative", "positive")))}
-    for row, (query, answer, text, seconds) in enumerate(store.texts()):
-        which = int(np.searchsorted(firsts, query, side="right")) - 1
-        asked, place = rounds[which], query - int(firsts[which])
-        name, label, group = store.item(int(asked.items[place]))
-        shift, temperature = float(asked.shifts[place]), float(asked.temperatures[place])
-        tested: float | str | None = 1 / (1 + math.exp(min(shift, 700)))
-        if words:
-            about = PLAIN if asked.about is None else int(asked.about[place])
-            tested = None if about == PLAIN else words[about]
-        shown = () if bounds is None else bounds[row].tolist()
-        added = () if asked.biases is None else asked.biases[place].tolist()
-        yield (
-            *(name, words[label] if words else label, group, which + 1, tested, shift, temperature),
-            *(answer_words[answer], text, seconds),
-            *(None if math.isnan(bound) else bound for bound in shown),
-            *(None if math.isinf(bias) else bias for bias in added),
+    for number, asked in enumerate(store.rounds(), 1):
+        numbers, shifts, temperatures = (
+            column.tolist() for column in (asked.items, asked.shifts, asked.temperatures)
         )
+        for query, answer, text, seconds in store.texts(first, len(asked)):
+            place = query - first
+            item, shift = numbers[place], shifts[place]
+            tested: float | str | None = 1 / (1 + math.exp(min(shift, 700)))
+            if words:
+                about = PLAIN if asked.about is None else int(asked.about[place])
+                tested = None if about == PLAIN else words[about]
+            added = () if asked.biases is None else asked.biases[place].tolist()
+            yield (
+                *(items.ids[item], words[labels[item]] if words else labels[item], items.groups[item]),
+                *(number, tested, shift, temperatures[place], answer_words[answer], text, seconds),
+                *(None if math.isnan(bound) else bound for bound in (shown[row] if shown else ())),
+                *(None if math.isinf(bias) else bias for bias in added),
+            )
+            row += 1
+        first += len(asked)
 
 
 def write_answers(store: Store, path: Path, words: tuple[str, ...] = ()) -> None:

@@ -319,6 +319,18 @@ class Store:
     def _insert(self, replies: list[StoredReply]) -> None:
         self._change(_INSERT, msgspec.json.encode(replies).decode())
 
+    def add_readings(self, first: int, answers: IntArray, log_odds: FloatArray) -> None:
+        """Store answers to the queries from number ``first`` on that were not asked and cost nothing."""
+        varied = ("query", "answer", "low", "high")
+        free = {name: getattr(_FREE_READING, name) for name in _COLUMNS.split(", ") if name not in varied}
+        names, rest = (*varied, *free), tuple(free.values())
+        columns = range(first, first + answers.size), answers.tolist(), log_odds.tolist(), log_odds.tolist()
+        with translated(self.path), transaction(self._db):
+            self._db.executemany(
+                f"INSERT INTO replies ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
+                ((*row, *rest) for row in zip(*columns, strict=True)),
+            )
+
     def reply_body(self, kind: ReplyKind, query: int, nth: int) -> str | None:
         """The whole reply to a query when it was asked for the ``nth`` time (from 0), or ``None``."""
         chosen = "kind = ? AND outcome AND query = ? AND nth = ?"
@@ -460,6 +472,7 @@ _REPLACED = ("notes", "items", "rounds", "replies", "seen", "labels", "positions
 """Tables emptied if a run without answers is begun again with other settings."""
 
 _COLUMNS = ", ".join(column.name for column in fields(StoredReply))
+_FREE_READING = StoredReply(queries=0, attempts=0)
 _INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
     _COLUMNS, ", ".join(f"json_extract(value, '$.{name}')" for name in _COLUMNS.split(", "))
 )

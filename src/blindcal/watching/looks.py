@@ -20,6 +20,7 @@ from scipy.special import logit
 
 from blindcal.asking.ask_design import ask_design
 from blindcal.asking.controls import NAMELESS, unknown_names
+from blindcal.asking.given_answers import answer_from_file
 from blindcal.asking.governor import GovernedEndpoint, Governor, LimitTooLowError
 from blindcal.asking.job import Job, answers_kept
 from blindcal.asking.run_context import INTERRUPTED, RunContext, Stopped
@@ -286,8 +287,13 @@ class Watch:
         if self.reference.choices is not None:
             choices = np.full(end, len(self.asked.settings.answer_words))
             choices[first:] = [item.choices for item in items]
+        numbered = dict(enumerate(items, first))
+        design = WatchDesign(self.store, end, self._seed, self.feed.monitor.shown, choices)
+        begin = self.store.rounds_within(first)
+        if self.asked.settings.given:
+            return answer_from_file(design, numbered, self.store, begin=begin).stopped
         job = Job(
-            items=dict(enumerate(items, first)),
+            items=numbered,
             question=self.asked.question,
             store=self.store,
             max_shift=self.asked.prepared.max_shift,
@@ -309,8 +315,6 @@ class Watch:
                     return Stopped(BIAS_LOST)
             await anchors.ask(known, range(self.feed.anchors, self.feed.anchors + due), asked)
         self.context.tell("asking")
-        design = WatchDesign(self.store, end, self._seed, self.feed.monitor.shown, choices)
-        begin = self.store.rounds_within(first)
         outcome = await ask_design(design, job, self.governor, planned=end, begin=begin)
         if outcome.stopped is not None and len(outcome.answered) > outcome.failed > 0:
             await self._leave_out(first, end, outcome.stopped.reason)

@@ -1,0 +1,115 @@
+"""Audit the confidences that a file or arrays give: nothing is asked, so no endpoint is needed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from blindcal.asking.given_answers import answer_from_file
+from blindcal.asking.run_context import RunContext
+from blindcal.auditing.conclude import conclude
+from blindcal.auditing.prepare import ReadyAudit, begun, designed_rounds, words_as_targets
+from blindcal.auditing.prepared import Prepared, Session
+from blindcal.errors import InputError
+from blindcal.estimate.checks import ArrayLike
+from blindcal.items.catalogue import open_records
+from blindcal.items.question_files import Items
+from blindcal.items.record_files import Numbered, Record
+from blindcal.results.result import AuditResult
+from blindcal.settings import Settings
+from blindcal.store.run_store import RUN_FILE, Store
+
+
+def audit_given(
+    path: Path,
+    settings: Settings,
+    folder: Path,
+    run: RunContext,
+    records: list[Record] | None = None,
+) -> AuditResult:
+    """Audit the confidences in a file, or in ``records`` that stand for one."""
+    run.tell("reading items")
+
+    def read() -> Numbered:
+        if records is None:
+            return open_records(path, settings.prompt)[0]
+        return ((f"row {number}", record) for number, record in enumerate(records, 1))
+
+    try:
+        reading = settings.prompt.surveyed(read())
+    except InputError as error:
+        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
+    settings = settings.replace(prompt=reading)
+    items = Items(path, reading, read())
+    with Store.open(folder / RUN_FILE) as store:
+        session = begun(Session(items, settings, store, run))
+        prepared = Prepared(
+            targets=words_as_targets(session.settings), max_shift=settings.design.limit, method="given"
+        )
+        store.set_note("ready", msgspec.to_builtins(prepared))
+        design, stages, planned = designed_rounds(session)
+        ready = ReadyAudit(**vars(session), prepared=prepared, design=design, stages=stages, planned=planned)
+        outcome = answer_from_file(design, items, store)
+        run.tell("estimating")
+        return conclude(ready, outcome, 0.0, folder)
+
+
+def calibration(
+    labels: ArrayLike,
+    confidences: ArrayLike,
+    *,
+    answers: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> AuditResult:
+    """Audit labels and confidences in arrays.
+
+        Parameters
+        ----------
+        labels : array_like, shape (n,)
+            0 or 1, words such as yes and no, or the right answers.
+        confidences : array_like, shape (n,) or (n, answers)
+            The probability of the positive answer, or of each answer; percentages are understood.
+        answers : array_like, optional
+            The answers given, if the confidences are those in them.
+        groups : array_like, optional
+            The group of each item; intervals then resample groups.
+        out : path, optional
+            Folder for the run, its result and its page; by default nothing is kept.
+        **settings : optional
+            Options of `Settings`, such as ``bins`` or ``level``.
+
+        Examples
+        --------
+        >>> import msgspec
+    import numpy as np
+        >>> p = np.random.default_rng(0).uniform(size=500)
+        >>> result = calibration((p**2 > 0.3).astype(int), p, resamples=100)
+        >>> result.method, result.direction
+        ('given', 'overconfident')
+    """
+    shown = np.asarray(confidences)
+    columns: dict[str, list[Any]] = {
+        "label": np.asarray(labels).tolist(),
+        "confidence": shown.tolist()
+        if shown.ndim < 2
+        else [dict(zip(map(str, range(shown.shape[1])), row, strict=True)) for row in shown.tolist()],
+    }
+    if answers is not None:
+        columns["answer"] = np.asarray(answers).tolist()
+        settings["answer_field"] = "answer"
+    if groups is not None:
+        columns["group"] = np.asarray(groups).tolist()
+    sizes = {name: len(column) for name, column in columns.items()}
+    if len(set(sizes.values())) > 1:
+        counts = ", ".join(f"{size:,} {name}s" for name, size in sizes.items())
+        raise InputError(f"confidences: must have one row per label, and there are {counts}")
+    records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    chosen = Settings(confidence_field="confidence", **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        return audit_given(Path("arrays"), chosen, Path(out or folder), RunContext.of(), records)
