@@ -24,7 +24,7 @@ from blindcal.estimate.published import (
     sampled_shares,
     stated,
 )
-from blindcal.estimate.shown import fit_answers
+from blindcal.estimate.shown import classwise, exact_readings, fit_answers
 from blindcal.estimate.uncertainty import heterogeneity_pvalue
 from blindcal.methods import METHODS, estimator_of, several_answers
 from blindcal.records import INVALID, AnswerTable, Estimate, EstimatorName, FloatArray, IntArray
@@ -109,7 +109,9 @@ def estimate(inputs: EstimationInput, *, brief: bool = False) -> Findings:
         return findings
     if problem.given is not None:
         by_answer, confusion = _by_answer(inputs, problem, problem.given)
-        findings = replace(findings, by_answer=by_answer, confusion=confusion)
+        mean, each = _classwise(inputs, problem)
+        by_answer = tuple(replace(part, classwise=each[part.answer]) for part in by_answer)
+        findings = replace(findings, classwise=mean, by_answer=by_answer, confusion=confusion)
     if inputs.parts is None:
         return findings
     parts, pvalue = _by_part(inputs, problem, inputs.parts)
@@ -206,6 +208,17 @@ def _by_answer(
             )
         )
     return tuple(rows), tuple(tuple(row) for row in confusion.tolist())
+
+
+def _classwise(inputs: EstimationInput, problem: Problem) -> tuple[Estimate, Sequence[Estimate]]:
+    """The mean and each of the `classwise` errors, if all probabilities of the same answers are shown."""
+    assert problem.choices is not None
+    rows, choices = problem.readings, np.unique(problem.choices)
+    if rows.shown is None or choices.size > 1 or exact_readings(problem) is None:
+        return NOTHING, [NOTHING] * int(choices.max())
+    units = None if problem.units is None else problem.units[rows.items]
+    how = {"bins": inputs.bins, "resamples": inputs.resamples}
+    return classwise(inputs.labels[rows.items], rows.shown, units, level=inputs.level, **how)
 
 
 def _blind(inputs: EstimationInput) -> Findings:

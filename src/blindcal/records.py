@@ -309,6 +309,7 @@ class AnswerTable(_Columns):
     _: KW_ONLY
     stated: FloatArray | None = None  # stated probability of the positive answer; NaN where none is stated
     bounds: FloatArray | None = None  # two columns: the ends of the log-odds that an answer shows, or NaN
+    shown: FloatArray | None = None  # the probability that it shows of each of more than two answers, or NaN
     about: IntArray | None = None
     biases: FloatArray | None = None
     gumbel: BoolArray | None = None  # one answer against the rest: Gumbel numbers on the rest

@@ -26,8 +26,10 @@ from blindcal.endpoints.address import Address
 from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import DecisionQuestion, LogprobQuestion
 from blindcal.errors import InputError, NotCertifiedError
+from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import open_items
 from blindcal.records import Item, Message
+from blindcal.report.page import render
 from blindcal.results.certificate import Certificate
 from blindcal.results.run import open_run
 from blindcal.settings import Settings
@@ -261,7 +263,7 @@ def test_the_given_answer_is_accepted_from_a_threshold(way: str, tmp_path: Path)
     recording = Recording.of_choices([item.id for item in loaded], LOGITS, WORDS)
     with running(DecisionServer(recording, loaded, Deciding(logprobs=True))) as server, without_page():
         asked = Settings(model="replay", base_url=server.base_url, resamples=40, **choosing(way))
-        audit(items, asked, out=tmp_path / "run")
+        found = audit(items, asked, out=tmp_path / "run")
         before = server.answered
         with pytest.raises(InputError, match="no decision is negative"):
             certify(tmp_path / "run", 0.9, negative_precision=0.9)
@@ -276,6 +278,12 @@ def test_the_given_answer_is_accepted_from_a_threshold(way: str, tmp_path: Path)
         assert made.request.positive == WORDS
         result = decide(made, without_labels(items, tmp_path / "new.jsonl"), out=tmp_path / "out")
         assert server.answered - before == CHOICES + result.spend.control_queries
+    p = softmax(LOGITS, axis=1)
+    known = [float(binned_ece(k == RIGHT, p[:, k], 5).ece) for k in range(3)]
+    assert [float(part.classwise) for part in found.by_answer] == pytest.approx(known, abs=2e-3)
+    assert float(found.classwise) == pytest.approx(np.mean(known), abs=2e-3)
+    assert all(part.classwise.has_interval for part in found.by_answer)
+    assert "Classwise calibration error" in render(found)
     accepted = made.accept.threshold <= TOP
     assert [each.decision for each in result] == np.where(accepted, "accept", "abstain").tolist()
     assert [each.answer for each in result] == [WORDS[k] for k in LOGITS.argmax(axis=1)]

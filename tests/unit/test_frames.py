@@ -40,7 +40,7 @@ def test_a_result_is_a_frame_of_its_metrics(library: Any) -> None:
     assert list(table) == [
         *("ece", "overconfidence", "leaning", "auroc", "accuracy", "brier", "log_loss", "tce"),
         *("smece", "atb", "miscalibration", "discrimination", "uncertainty", "aurc", "coverage"),
-        "calibrated_pvalue",
+        *("classwise", "calibrated_pvalue"),
     ]
     assert table["ece"] == {"metric": "ece", "value": 0.125, "low": 0.105, "high": 0.145, "level": 0.95}
     assert table["tce"] == {"metric": "tce", "value": None, "low": None, "high": None, "level": None}

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindcal.errors import InputError
 from blindcal.estimate.fit import Fit
 from blindcal.estimate.latent.difference import differences
 from blindcal.estimate.latent.fit import LatentFit
@@ -227,20 +226,6 @@ def test_a_class_that_never_errs_in_40_items_is_not_certain() -> None:
     p = np.column_stack([labels == 0, labels == 1, np.zeros(40)]) * 0.98 + 0.02 / 3
     _, each = classwise(labels, p, resamples=100)
     assert all(ends(one)[1] > 0.08 for one in each)
-
-
-@pytest.mark.parametrize(
-    ("labels", "p", "rule"),
-    [
-        ([0, 1], [0.5, 0.5], "p: must have a row per label"),
-        ([0], [[0.5, np.nan]], "p: must have a row per label"),
-        ([2], [[0.5, 0.5]], "labels: must be whole numbers from 0 to 1"),
-    ],
-)
-def test_classwise_input_that_is_wrong_is_named(labels: Any, p: Any, rule: str) -> None:
-    """The error says what is needed."""
-    with pytest.raises(InputError, match=rule):
-        classwise(labels, p)
 
 
 def test_without_resamples_there_are_no_intervals() -> None:

@@ -117,6 +117,8 @@ class Job:
         parsed = self.question.parse(reply)
         if choices is not None and parsed.answer >= choices:
             parsed = ParsedAnswer(INVALID, parsed.text, reason=NOT_THERE)
+        if parsed.shown:
+            stored.setdefault("body", msgspec.json.encode(parsed.shown).decode())
         return StoredReply(
             answer=parsed.answer,
             text=parsed.text,

@@ -110,6 +110,9 @@ def _print_by_answer(result: AuditResult) -> None:
         for answer in result.by_answer
     ]
     print_table(rows, "<>><<", indent=WIDTH)
+    if result.classwise.value is not None:
+        words = "of each answer's own probability, as a yes/no question, in the mean"
+        print_field("classwise", f"ECE {result.classwise:.4f} {words}")
     if (margins := result.margins) is not None:
         chance = ""
         if margins.pvalue is not None:

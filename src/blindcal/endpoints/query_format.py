@@ -104,8 +104,9 @@ class ParsedAnswer:
 
     Of replies that show probabilities, ``low`` and ``high`` bound the log-odds of the positive answer (with
     more than two, of the given one against the rest), and ``mass`` is the probability of all answers
-    together. ``said`` is the answer in the text, if it can be compared with them. ``reason`` says why a reply
-    could not be read, such as one cut short.
+    together. ``shown`` are the probabilities of each of more than two answers. ``said`` is the answer in the
+    text, if it can be compared with them. ``reason`` says why a reply could not be read, such as one cut
+    short.
     """
 
     answer: int
@@ -116,6 +117,7 @@ class ParsedAnswer:
     reason: str = ""
     mass: float | None = None
     said: int | None = None
+    shown: tuple[float, ...] = ()
 
     @property
     def left_open(self) -> float:
@@ -362,6 +364,7 @@ class LogprobQuestion(UnbiasedQuestion):
             high=answers.high(about),
             mass=answers.mass,
             said=None if said is None else self._number(said),
+            shown=() if len(self.words) == 2 else tuple(p / sum(answers.shown) for p in answers.shown),
         )
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text
@@ -411,7 +414,13 @@ class DecisionQuestion(UnbiasedQuestion):
         chosen = self.options.index(reply.chosen) if reply.chosen in self.options else None
         wrong = _contradictions(shown, chosen, reply.confidence)
         return ParsedAnswer(
-            likeliest, reply.text, low=s, high=s, mass=min(sum(shown), 1.0), reason="; ".join(wrong)
+            likeliest,
+            reply.text,
+            low=s,
+            high=s,
+            mass=min(sum(shown), 1.0),
+            reason="; ".join(wrong),
+            shown=tuple(shown),
         )
 
     def complaint(self, count: int, text: str, reason: str = "") -> EndpointError:  # noqa: ARG002 - in the text

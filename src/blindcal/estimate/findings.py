@@ -122,6 +122,7 @@ class AnswerPart:
     """Estimates for the items ``given`` one of several answers; ``few`` if too few to trust.
 
     ``labelled`` counts the items with this label, ``right`` those with both. ``confidence`` is the mean.
+    ``classwise`` is the ECE of the answer's own probability over all items, as that of a yes/no question.
     """
 
     answer: int
@@ -133,6 +134,7 @@ class AnswerPart:
     confidence: Estimate
     overconfidence: Estimate
     few: bool
+    classwise: Estimate = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,8 @@ class Findings:
 
     With more than two answers (METHOD 8), everything is about the given answer and whether it is right
     ("top-label"), and ``leaning`` is unknown. ``by_answer`` has a row per answer, ``confusion`` a row per
-    label and a column per given answer.
+    label and a column per given answer. ``classwise`` is the mean over answers of the ECE of each one's own
+    probability, where all are shown.
     """
 
     ece: Estimate
@@ -167,6 +170,7 @@ class Findings:
     uncertainty: Estimate = NOTHING
     aurc: Estimate = NOTHING
     coverage: Estimate = NOTHING
+    classwise: Estimate = NOTHING
     calibrated_pvalue: float | None = None
     bins: tuple[Bin, ...]
     curve: Curve | None = None

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import expit
 
-from blindcal.errors import InputError, NotIdentifiedError
-from blindcal.estimate import checks, grid
+from blindcal.errors import NotIdentifiedError
+from blindcal.estimate import grid
 from blindcal.estimate.checks import ArrayLike
 from blindcal.estimate.findings import Curve, share_around
 from blindcal.estimate.fit import Fit, Quantity
@@ -307,45 +307,24 @@ def _rates(tables: FloatArray, cells: Cells, thresholds: FloatArray) -> Rates:
 
 
 def classwise(
-    labels: ArrayLike,
-    p: ArrayLike,
-    groups: ArrayLike | None = None,
+    labels: IntArray,
+    p: FloatArray,
+    units: IntArray | None = None,
     *,
     bins: int = 5,
     level: float = 0.95,
     resamples: int = 1000,
     seed: int = 0,
 ) -> tuple[Estimate, tuple[Estimate, ...]]:
-    """The ECE of each answer's probability as that of a yes/no question, and before them their mean.
+    """The mean of the ECEs of each answer's probability ``p`` (columns), as a yes/no question, and each ECE.
 
-    Parameters
-    ----------
-    labels : array_like of int, shape (n,)
-        The number of each item's right answer.
-    p : array_like, shape (n, answers)
-        The probability of each answer.
-    groups : array_like, optional
-        The group of each item; intervals then resample groups.
-
-    Examples
-    --------
-    >>> mean, each = classwise([0, 1, 1, 0], [[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.8, 0.2]])
-    >>> round(float(mean), 3), [round(float(one), 3) for one in each]
-    (0.2, [0.2, 0.2])
+    ``labels`` are the numbers of the right answers; intervals resample ``units``, by default the items.
     """
-    check_options(bins, level, resamples)
-    shown = np.asarray(p, np.float64)
-    right = np.asarray(labels)
-    if shown.ndim != 2 or right.shape != shown.shape[:1] or not ((shown >= 0) & (shown <= 1)).all():
-        raise InputError("p: must have a row per label and a column per answer, all within [0, 1]")
-    n, answers = shown.shape
-    if not np.isin(right, np.arange(answers)).all():
-        raise InputError(f"labels: must be whole numbers from 0 to {answers - 1}")
-    units = np.arange(n) if groups is None else checks.codes(groups, "groups", n)
-    units = np.unique(units, return_inverse=True)[1]
+    n, answers = p.shape
+    units = np.arange(n) if units is None else np.unique(units, return_inverse=True)[1]
     count = int(units.max()) + 1
-    wrong = shown - (right[:, None] == np.arange(answers))
-    where = bin_index(shown, bins) + bins * np.arange(answers)
+    wrong = np.clip(p, 0, 1) - (labels[:, None] == np.arange(answers))
+    where = bin_index(p, bins) + bins * np.arange(answers)
     row = np.repeat(units, answers)
     gaps = csr_array((wrong.reshape(-1), (row, where.reshape(-1))), shape=(count, answers * bins))
     sizes, rng = np.bincount(units), np.random.default_rng(seed)
@@ -354,11 +333,10 @@ def classwise(
 
     def estimate(some: slice, most: float) -> Estimate:
         values = np.asarray(gaps.sum(axis=0))[some] / n
-        return Estimate(
-            float(np.abs(values).sum()),
-            *unseen.absolute_ends(np.concatenate(drawn)[:, some], values, most),
-            level,
-        )
+        value = float(np.abs(values).sum())
+        if not drawn:
+            return Estimate(value)
+        return Estimate(value, *unseen.absolute_ends(np.concatenate(drawn)[:, some], values, most), level)
 
     each = tuple(estimate(slice(bins * k, bins * (k + 1)), 1.0) for k in range(answers))
     return estimate(slice(None), 2.0).times(1 / answers), each

@@ -54,7 +54,8 @@ class StoredReply:
     - ``low``, ``high``, ``mass``: bounds of the log-odds and probability of both answers, if shown
     - ``said``: the answer in the text, if it can be compared with what is shown
     - ``reason``: why a text is no answer, if known
-    - ``body``: JSON of what a control or anchor asked, or of the whole reply to the probe
+    - ``body``: JSON of what a control or anchor asked, of the whole reply to the probe, or of the
+      probabilities of more than two answers
     """
 
     kind: ReplyKind = "design"

@@ -405,7 +405,15 @@ class Store:
             table = table.with_round(asked.rows(have), answers[have].astype(np.int64))
             first += len(asked)
         shown = bool(self._execute("SELECT 1 FROM answers WHERE low IS NOT NULL LIMIT 1"))
-        return replace(table, bounds=self._columns("low, high").reshape(-1, 2) if shown else None)
+        if not shown:
+            return table
+        return replace(table, bounds=self._columns("low, high").reshape(-1, 2), shown=self._probabilities())
+
+    def _probabilities(self) -> FloatArray | None:
+        bodies = self._execute("SELECT body FROM answers ORDER BY query")
+        rows = [() if body is None else msgspec.json.decode(body) for (body,) in bodies]
+        several = max(map(len, rows))
+        return np.array([row or [np.nan] * several for row in rows]) if several else None
 
     def masses(self) -> FloatArray:
         """The probability of both answers together, for every answer that shows it."""
