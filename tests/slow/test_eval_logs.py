@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -11,17 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blindcal.auditing.audit import audit
 from blindcal.endpoints.local_model import Served, ServerSettings, serve
 from blindcal.errors import InputError
+from blindcal.estimate.truth import binned_ece
 from blindcal.items.catalogue import open_items
 from blindcal.items.eval_logs import LoggedQuestion, item_records
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from blindcal.settings import Settings
 from commanding import blindcal, refusal
+from paths import ROOT
 from serving import model_or_skip
 
 #: Three tasks of Inspect: two answers, options, and free text.
@@ -312,6 +316,111 @@ def test_a_self_check_asks_about_the_answers_that_the_harness_scored(
     assert checked[3].messages[0].content.startswith("Question: Is 3 odd? Yes or No?\nProposed answer: ")
     with pytest.raises(InputError, match="line 1: has no single answer in text"):
         open_items(harness["odd_scored"], RecordFormat(self_check=True))
+
+
+# The ECE as a metric of the other tool, as the pages show it
+
+
+def page_block(page: str, heading: str, kind: str) -> str:
+    """The first fenced block of a kind after a heading of a page."""
+    text = (ROOT / "docs" / page).read_text().partition(f"## {heading}\n")[2]
+    found = re.search(rf"^```{kind}\n(.*?)^```$", text, re.M | re.S)
+    assert found is not None
+    return found[1]
+
+
+def printed_by(script: str, folder: Path) -> dict[str, float]:
+    """The JSON that a script prints last."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, **offline},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+INSPECT_METRIC = """
+    import json, random
+    from inspect_ai import Task, eval
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.scorer import Score, accuracy, scorer
+    from inspect_ai.solver import solver
+    from ece import ece
+
+    rng = random.Random(0)
+    shown = [rng.random() for _ in range(300)]
+    right = [int(rng.random() < p**2) for p in shown]
+
+    @solver
+    def idle():
+        async def solve(state, generate):
+            return state
+        return solve
+
+    @scorer(metrics=[accuracy(), ece()])
+    def confident():
+        async def score(state, target):
+            return Score(value=right[state.sample_id], metadata={"confidence": shown[state.sample_id]})
+        return score
+
+    data = MemoryDataset([Sample("?", id=k) for k in range(300)])
+    task = Task(dataset=data, solver=idle(), scorer=confident())
+    (log,) = eval(task, model="mockllm/model", display="none")
+    assert log.status == "success", log.error
+    found = {name: one.value for score in log.results.scores for name, one in score.metrics.items()}
+    print(json.dumps(found | {"right": right, "shown": shown}))
+"""
+
+
+def test_the_metric_for_inspect_prints_an_interval(tmp_path: Path) -> None:
+    """Inspect shows the ECE of the confidences that a scorer wrote down."""
+    pytest.importorskip("inspect_ai")
+    (tmp_path / "ece.py").write_text(page_block("inspect.md", "The ECE as a metric of Inspect", "python"))
+    found: dict[str, Any] = printed_by(INSPECT_METRIC, tmp_path)
+    assert found["accuracy"] == pytest.approx(np.mean(found["right"]))
+    assert found["ece"] == pytest.approx(binned_ece(found["right"], found["shown"], 5).ece.value)
+    assert 0.05 < found["ece_low"] < found["ece"] < found["ece_high"] < 0.3
+
+
+HARNESS_METRIC = """
+    import json
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    tasks = TaskManager(include_path=".", include_defaults=False)
+    found = lm_eval.simple_evaluate(model="dummy", tasks=["quiz"], task_manager=tasks, bootstrap_iters=0)
+    print(json.dumps({k.removesuffix(",none"): v for k, v in found["results"]["quiz"].items()}))
+"""
+
+
+def test_the_recipe_for_the_harness_prints_an_interval(tmp_path: Path) -> None:
+    """The harness shows the ECE of a model that guesses, whatever it prefers."""
+    pytest.importorskip("lm_eval")
+    rows = [{"question": f"Which is {k}?", "options": list("abcd"), "label": k % 4} for k in range(200)]
+    (tmp_path / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = {
+        "task": "quiz",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "quiz.jsonl")}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_choice": "{{options}}",
+        "doc_to_target": "label",
+    }
+    heading = "The ECE as a metric of the harness"
+    lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in asked.items())
+    (tmp_path / "quiz.yaml").write_text(lines + page_block("lm-eval.md", heading, "yaml"))
+    (tmp_path / "ece.py").write_text(page_block("lm-eval.md", heading, "python"))
+    found = printed_by(HARNESS_METRIC, tmp_path)
+    assert 0.1 < found["acc"] < 0.4
+    assert 0 <= found["ece_low"] < found["ece"] < found["ece_high"] < 0.4
 
 
 # What is asked and what is not
