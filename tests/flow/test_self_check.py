@@ -41,7 +41,7 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("no_page")
 def test_a_self_check_tells_own_answers_from_others(results: Path, tmp_path: Path) -> None:
-    """One command audits scored answers, broken down by the model that gave them."""
+    """One command audits scored answers, broken down by model; new answers are decided unscored."""
     asked = list(open_items(results, RecordFormat(self_check=True)))
     p = np.random.default_rng(3).beta(2, 1, 2 * N)
     with running(Server(Recording.from_probabilities([item.id for item in asked], p), asked)) as server:
@@ -50,6 +50,12 @@ def test_a_self_check_tells_own_answers_from_others(results: Path, tmp_path: Pat
             "--out", tmp_path / "run", "--set", "resamples=20",
         )  # fmt: skip
         assert done.exit_code == 0, done.output
+        rule, table = tmp_path / "rule.json", tmp_path / "new.jsonl"
+        table.write_text('{"question": "Name river 7.", "answer": "River 7 is called other."}\n')
+        certified = blindcal("certify", tmp_path / "run", "--precision", 0.4, "--out", rule)
+        assert certified.exit_code == 0, certified.output
+        decided = blindcal("decide", rule, table, "--out", tmp_path / "decisions")
+        assert decided.exit_code == 0, decided.output
     assert "120 of 240 are the model's own, of which models tend to be surer" in done.output
     found = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (found["by"], [part["name"] for part in found["parts"]]) == (
