@@ -39,45 +39,56 @@ def run(finished_runs: FinishedRuns) -> Path:
     return finished_runs.original("plain").folder
 
 
-def bound(run: Path, confidence: float) -> tuple[float, float]:
-    """The ECE, and the upper end of its interval that is passed with probability 1 - confidence."""
-    ece = open_run(run).fit(level=2 * confidence - 1, resamples=REFITS).ece
-    assert ece.high is not None
-    return float(ece), ece.high
+def bounds(run: Path, confidence: float) -> tuple[float, float, float]:
+    """The accuracy, and the ends of its interval, each passed with probability 1 - confidence."""
+    accuracy = open_run(run).fit(level=2 * confidence - 1, resamples=REFITS).accuracy
+    assert accuracy.low is not None
+    assert accuracy.high is not None
+    return float(accuracy), accuracy.low, accuracy.high
 
 
 def checked(run: Path, *limits: object) -> Result:
     return blindcal("check", run, *limits, "--resamples", REFITS)
 
 
-def test_the_bound_decides(run: Path) -> None:
-    """Below the estimate a limit fails, up to the bound it is undecided, beyond the bound it holds."""
-    value, high = bound(run, 0.95)
-    assert value < high
-    for limit, status, word in (
-        (value - 0.001, 3, "failed"),
-        ((value + high) / 2, 4, "undecided"),
-        (high + 0.001, 0, "passed"),
+def test_the_interval_decides(run: Path) -> None:
+    """A limit that all of the interval meets holds, one that none of it meets fails, others are undecided."""
+    value, low, high = bounds(run, 0.95)
+    assert low < value < high
+    for limit, options, status, words in (
+        (high + 0.001, (), 3, f"bound {high:.4f}: beyond the limit, 95% sure"),
+        ((value + high) / 2, (), 4, "beyond the limit, but that may be chance: audit more items"),
+        ((value + high) / 2, ("--strict",), 3, "the estimate is beyond the limit"),
+        ((low + value) / 2, (), 4, "within the limit, but not with 95% confidence: audit more items"),
+        ((low + value) / 2, ("--strict",), 4, "within the limit, but not with 95% confidence"),
+        (low - 0.001, ("--strict",), 0, "95% sure"),
     ):
-        done = checked(run, "--max-ece", limit)
-        assert (done.exit_code, word in done.output) == (status, True), done.output
-    record = json.loads(checked(run, "--max-ece", 0.5, "--json").stdout)
+        done = checked(run, "--min-accuracy", limit, *options)
+        assert (done.exit_code, words in done.output) == (status, True), done.output
+    record = json.loads(checked(run, "--min-accuracy", 0.5, "--json").stdout)
     (limit,) = record["limits"]
     assert (record["outcome"], limit["outcome"], limit["estimate"]) == ("passed", "passed", value)
-    assert limit["bound"] == pytest.approx(high)
-    alone = checked(run, "--max-ece", value + 1e-6, "--estimate")
+    assert limit["bound"] == pytest.approx(low)
+    alone = checked(run, "--min-accuracy", value - 1e-6, "--estimate")
     assert (alone.exit_code, "by the estimate alone" in alone.output) == (0, True)
-    between = (bound(run, 0.8)[1] + bound(run, 0.99)[1]) / 2
+    between = (bounds(run, 0.8)[1] + bounds(run, 0.99)[1]) / 2
     for confidence, status in ((0.8, 0), (0.99, 4)):
-        assert checked(run, "--max-ece", between, "--confidence", confidence).exit_code == status
+        assert checked(run, "--min-accuracy", between, "--confidence", confidence).exit_code == status
+
+
+def test_few_items_break_no_limit_by_chance(tmp_path: Path) -> None:
+    """An ECE that may be anything is beyond no limit, whatever its estimate, unless the check is strict."""
+    path = stored(tmp_path, ece=Estimate(0.4, 0.0, 0.86, 0.95))
+    assert blindcal("check", path, "--max-ece", 0.1).exit_code == 4
+    assert blindcal("check", path, "--max-ece", 0.1, "--strict").exit_code == 3
+    assert check(path, max_ece=0.1, confidence=None).outcome == "failed"
 
 
 def test_all_limits_must_hold(run: Path) -> None:
     """Limits from below are held from below, and one that fails decides."""
-    accuracy = float(AuditResult.load(run / "result.json").accuracy)
     generous = ("--max-ece", 0.9, "--min-accuracy", 0.5, "--min-auroc", 0.5, "--max-brier", 0.5)
     assert checked(run, *generous, "--max-invalid", 0).exit_code == 0
-    assert checked(run, "--max-ece", 0.9, "--min-accuracy", accuracy + 0.01).exit_code == 3
+    assert checked(run, "--max-ece", 0.9, "--min-accuracy", 0.995).exit_code == 3
 
 
 def test_a_result_alone_is_bounded_by_its_own_interval(run: Path, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
     is_flag=True,
     help="Check each part of the audit's breakdown too: fails if a part is shown to be beyond a limit.",
 )
+@options.flag("--strict", "Fail if an estimate is beyond its limit, even if that may be chance.")
 @click.option("--partial", is_flag=True, help="Let an audit pass that was stopped early.")
 @options.field("resamples")
 @click.option("--junit", "junit_file", type=options.FILE, help="JUnit report to write.")
@@ -94,6 +95,7 @@ def command(
     confidence: float,
     estimate: bool,
     by_part: bool,
+    strict: bool,
     partial: bool,
     resamples: int,
     junit_file: Path | None,
@@ -104,10 +106,10 @@ def command(
 ) -> None:
     """Check finished audits against limits. RUNS are their folders, result.json files, or certificates.
 
-    A limit holds if the end of the interval is within it, not only the estimate: at --confidence 0.95, a
-    model that is just beyond the limit passes at most one time in twenty. If only the estimate is within the
-    limit, the outcome is undecided, and auditing more items decides it. A result.json file is checked by the
-    intervals in it.
+    A limit holds if the whole interval is within it, and fails if the whole interval is beyond it: at
+    --confidence 0.95, a model that is just beyond the limit passes at most one time in twenty, and one just
+    within it fails as seldom. Otherwise the outcome is undecided, and auditing more items decides it. A
+    result.json file is checked by the intervals in it.
 
     A certificate of 'blindcal certify' passes if it has not expired, and if its confidence and its bounds are
     as high as required. With --certificate, a newer audit is held against one: it fails if the model, the
@@ -131,8 +133,8 @@ def command(
       0  every limit holds
       1  a run or a certificate cannot be read
       2  a wrong command line
-      3  an estimate or a part is beyond its limit, a certificate has expired, or a run does not fit it
-      4  every estimate is within its limit, but not with the confidence required
+      3  a limit is broken, a certificate has expired, or a run does not fit it
+      4  a limit is neither shown to hold nor to be broken
     """
     certificates = [run for run in runs if is_certificate(run)]
     limited = certificate is not None or any(value is not None for value in limits.values())
@@ -159,6 +161,7 @@ def command(
                 certificate=certificate,
                 confidence=None if estimate else confidence,
                 resamples=resamples,
+                strict=strict,
                 partial=partial,
                 by_part=by_part,
                 progress=progress,

@@ -1,11 +1,13 @@
 """Check audits, their parts and certificates against limits, as a gate in CI does.
 
 An estimate within its limit is not enough: of models just beyond the limit, half would pass. The bound must
-be within it too: the end of an interval beyond which the truth lies with probability 1 - confidence.
+be within it too: the end of an interval beyond which the truth lies with probability 1 - confidence. Likewise
+a limit fails only if the other end is beyond it, so that a model within it seldom fails. In between it is
+undecided; a ``strict`` check fails wherever the estimate is beyond the limit.
 
-With many parts, some estimates are beyond a limit by chance alone. A part therefore fails only if the other
-end of its interval is beyond the limit too, allowing for the number of parts and limits (Bonferroni): if all
-parts are within their limits, any of them fails with probability at most 1 - confidence.
+With many parts, some are shown to be beyond a limit by chance alone. Their intervals therefore allow for the
+number of parts and limits (Bonferroni): if all parts are within their limits, any of them fails with
+probability at most 1 - confidence.
 
 A certificate holds if it has not expired and promises enough. A run fits it if it asked the same model the
 same questions at the same endpoint, and if no interval of the run contradicts the certified precision.
@@ -75,22 +77,24 @@ class Limit:
         confidence: float | None,
         *,
         against: Estimate | None = None,
+        strict: bool = False,
         doubt: str | None = None,
         unbounded: str = "these answers do not tell it",
     ) -> Verdict:
-        """Judge an estimate, which fails beyond the limit or, if given, only if all of ``against`` is.
+        """Judge an estimate, which fails if all of its interval, or of ``against``, is beyond the limit.
 
-        ``doubt`` keeps it from passing, and ``unbounded`` says why there is no bound.
+        A ``strict`` verdict, or one without a confidence, is failed by the estimate. ``doubt`` keeps it from
+        passing, and ``unbounded`` says why there is no bound.
         """
         value, (bound, _) = estimate.value, self.ends(estimate)
-        broken = None if against is None else self.broken_by(against)
+        broken = None if confidence is None else self.broken_by(estimate if against is None else against)
         sure = "" if confidence is None else level_percent(confidence)
         outcome: CheckOutcome = "undecided"
         if value is None:
             bound, why = None, "the audit could not estimate it"
         elif broken is not None:
             outcome, bound, why = "failed", broken, f"beyond the limit, {sure} sure"
-        elif against is None and not self.holds(value):
+        elif (strict or confidence is None) and not self.holds(value):
             outcome, why = "failed", "the estimate is beyond the limit"
         elif doubt is not None:
             bound, why = None, doubt
@@ -99,7 +103,7 @@ class Limit:
         elif bound is None:
             why = unbounded
         elif not self.holds(value):
-            why = "the estimate is beyond the limit, but that may be chance"
+            why = "the estimate is beyond the limit, but that may be chance: audit more items"
         elif not self.holds(bound):
             why = f"the estimate is within the limit, but not with {sure} confidence: audit more items"
         else:
@@ -119,8 +123,8 @@ class Limit:
 class Verdict:
     """The outcome of one limit or condition; ``words`` say what must hold.
 
-    It is ``undecided`` if the estimate is within the limit but ``bound`` is not, or if the audit cannot
-    support a verdict. ``bound`` is ``None`` if unused or unknown.
+    It is ``undecided`` if the limit lies within the interval, or if the audit cannot support a verdict.
+    ``bound`` is ``None`` if unused or unknown.
     """
 
     quantity: str
@@ -203,6 +207,7 @@ def check(
     certificate: Certificate | str | Path | None = None,
     confidence: float | None = 0.95,
     resamples: int = 1000,
+    strict: bool = False,
     partial: bool = False,
     by_part: bool = False,
     progress: Callable[[int, int], object] = lambda *_: None,
@@ -227,6 +232,8 @@ def check(
         Confidence with which a limit must hold; with ``None``, the estimate alone decides.
     resamples : int
         Number of refits for the bounds.
+    strict : bool
+        Whether an estimate beyond its limit fails even if that may be chance.
     partial : bool
         Whether an audit that was stopped early can pass; otherwise it is undecided at best.
     by_part : bool
@@ -251,7 +258,7 @@ def check(
     if not limits and certificate is None:
         raise _no_limit("there is no limit to check", (*_NAMES, "certificate"))
     result = run.result if isinstance(run, Run) else open_result(run)
-    verdicts = list(_of_run(run, result, limits, confidence, resamples, partial))
+    verdicts = list(_of_run(run, result, limits, confidence, resamples, strict=strict, partial=partial))
     if certificate is not None:
         promise = certificate if isinstance(certificate, Certificate) else Certificate.load(certificate)
         verdicts += _of_fitting(run, result, promise, confidence or promise.level, resamples)
@@ -299,6 +306,8 @@ def _of_run(
     limits: Sequence[Limit],
     confidence: float | None,
     resamples: int,
+    *,
+    strict: bool,
     partial: bool,
 ) -> Iterator[Verdict]:
     stopped = not (result.complete or partial)
@@ -322,7 +331,7 @@ def _of_run(
             unbounded = f"no interval for it by method {result.method}: only the estimate alone can decide"
         interval = Estimate(None) if bounded is None else _known(bounded, limit.quantity)
         estimate = replace(interval, value=getattr(result, limit.quantity).value)
-        yield limit.verdict(estimate, confidence, doubt=doubt, unbounded=unbounded)
+        yield limit.verdict(estimate, confidence, strict=strict, doubt=doubt, unbounded=unbounded)
 
 
 def _with_bounds(
@@ -395,7 +404,9 @@ def _of_certificate(
     for name, side in certificate.sides.items():
         wanted = side.wanted if min_precision is None or name == "reject" else min_precision
         sure = None if confidence is None else certificate.level
-        verdict = _precision(name, wanted).verdict(Estimate(side.right / side.decided, side.bound), sure)
+        verdict = _precision(name, wanted).verdict(
+            Estimate(side.right / side.decided, side.bound), sure, strict=True
+        )
         yield replace(verdict, why=f"{side.right:,} of {side.decided:,} were right; {verdict.why}")
     if confidence is not None:
         words = f"certified with at least {level_percent(confidence)} confidence"
@@ -440,7 +451,7 @@ def _of_fitting(
     for name, side in certificate.sides.items():
         (point,) = fit.operating_at([side.threshold])
         precision = point.precision if name == "accept" else point.negative_precision
-        verdict = _precision(name, side.bound).verdict(precision, confidence, against=precision)
+        verdict = _precision(name, side.bound).verdict(precision, confidence)
         if verdict.outcome == "failed":
             why = f"the run contradicts it with {level_percent(confidence)} confidence: certify again"
             verdict = replace(verdict, why=why)
