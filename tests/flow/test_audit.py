@@ -6,6 +6,7 @@ import asyncio
 import csv
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from blindcal.asking.controls import stored_controls
 from blindcal.asking.run_context import Limits
@@ -345,16 +347,17 @@ def test_the_summary_says_what_its_estimates_are_worth(capsys: pytest.CaptureFix
     forced = result(auroc=Estimate(None), calibrated_pvalue=0.0001, counts=few, objection="ignored\x1b")
     shown = []
     for found in (usual, forced):
-        print_result(found, Path("run"))
+        print_result(found, Path("run"), verbose=True)
         shown.append(capsys.readouterr().out)
     assert "direction  no interval by this method: " in shown[0]
     assert "AUROC      unknown" in shown[0]
-    assert not any(word in shown[0] for word in ("WARNING", "few items"))
-    assert shown[1].startswith("WARNING    forced: ignored\\x1b; these estimates may mean nothing\nECE ")
+    assert not any(word in shown[0] for word in ("WARNING", "only"))
+    assert "\nWARNING    forced: ignored\\x1b; these estimates may mean nothing\nWARNING " in shown[1]
     for words in (
         "AUROC      needs items of both labels",
         "p-value    0.0001 for perfect calibration",
-        "note       few items: read the interval, not the estimate",
+        "WARNING    Every item has the positive label. Nothing is known about",
+        "WARNING    There are only 99 items: rely on the intervals, not on the estimates.",
     ):
         assert words in shown[1]
 
@@ -363,13 +366,19 @@ def test_the_summary_says_what_its_estimates_are_worth(capsys: pytest.CaptureFix
 
 
 def test_the_command_prints_the_headline(items: Path, scores: Path, server: Server, tmp_path: Path) -> None:
-    """``blindcal audit`` ends with ECE, direction, queries and where the files are; then status knows it."""
+    """``blindcal audit`` says what the page says first, and the next step; ``-v`` says all."""
     out = tmp_path / "run"
     options = ("--out", out, "--oracle", scores, "--prices", "1,1", "--set", "resamples=50")
     done = blindcal("audit", items, *at(server), *options)
     assert done.exit_code == 0, done.output
-    words = "ECE ", "direction ", "AUROC ", "accuracy ", "queries ", "$", "oracle ", "files ", "report "
-    assert all(word in done.output for word in words)
+    page = Markup((out / "report.html").read_text()).striptags()
+    lines = done.stdout.splitlines()
+    assert lines[1] in " ".join(page.split())
+    assert [line.split()[0] for line in lines[-4:]] == ["ECE", "oracle", "report", "next"]
+    assert blindcal(*shlex.split(lines[-1])[2:], "--resamples", 20).exit_code == 0
+    verbose = blindcal("audit", items, *at(server), *options, "-v").stdout
+    words = "direction ", "AUROC ", "accuracy ", "queries ", "$", "files "
+    assert all(word in verbose and word not in done.stdout for word in words)
     status = blindcal("status", out)
     assert status.exit_code == 0
     assert "state      finished" in status.output

@@ -170,7 +170,7 @@ def test_the_result_says_what_is_left_open(run: Run, folder: Path, items: Path, 
     assert 0 <= shown.open <= shown.most_open < 1e-4
     again = blindcal(
         *("audit", items, "--model", "replay", "--base-url", server.base_url, "--out", folder),
-        *("--method", "logprobs", "--template", TEMPLATE, "--set", "resamples=40"),
+        *("--method", "logprobs", "--template", TEMPLATE, "--set", "resamples=40", "-v"),
     )
     assert again.exit_code == 0, again.output
     assert "shown      below 0.01% of the probability is on neither answer" in again.output

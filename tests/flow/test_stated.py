@@ -60,13 +60,13 @@ def test_a_verbalized_audit_reads_what_was_said(items: Path, tmp_path: Path) -> 
     with serving(items, bias="rejected") as server:
         shown = blindcal(
             "audit", items, "--model", "replay", "--base-url", server.base_url, "--out", tmp_path / "run",
-            "--method", "verbalized", "--set", "resamples=20",
+            "--method", "verbalized", "--set", "resamples=20", "-v",
         )  # fmt: skip
         assert server.requests == N  # no probe, and no bias that this endpoint would reject
         found = audit(items, settings(server), out=tmp_path / "run")
         assert server.requests == N
     assert shown.exit_code == 0, shown.output
-    assert f"invalid    {N // 10 + 1} of {N} answers; whatever they would have been" in shown.output
+    assert f"WARNING    {N // 10 + 1} of {N} answers could not be read. If they had been" in shown.output
     assert f"unread     no confidence {N // 10}, refusal 1" in shown.output
     assert "measures   the confidence that the model states in words" in shown.output
     labels = open_items(items).labels

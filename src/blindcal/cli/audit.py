@@ -47,6 +47,7 @@ FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
     "--force",
     "Continue although the probe or the run finds the endpoint unfit; the estimates may mean nothing.",
 )
+@options.verbose_option
 @options.output_options("Print the result as JSON.")
 def command(
     items: Path,
@@ -55,6 +56,7 @@ def command(
     given_prices: Prices | None,
     dry_run: bool,
     force: bool,
+    verbose: bool,
     as_json: bool,
     quiet: bool,
     **chosen: Any,
@@ -116,7 +118,7 @@ def command(
     if as_json:
         click.echo(result.to_json(), nl=False)
     elif not quiet:
-        print_result(result, folder)
+        print_result(result, folder, verbose=verbose)
     if result.ece.value is None:
         answers = "too few valid answers" if result.counts.valid else "no valid answer"
         click.echo(f"error: {answers} to estimate from; {PAGE_FILE} shows what came back", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # slow to import
 
 WIDTH = 11
 """Width of the column of names."""
+_COLORS = {"WARNING": "yellow", "warning:": "yellow", "error:": "red"}
 _LEAST = 40  # columns; text is not wrapped to fewer
 
 #: Settings with an option of their own in every command that asks questions of an endpoint.
@@ -52,6 +54,8 @@ def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) 
         line = textwrap.fill(
             line, columns, subsequent_indent=" " * width, break_long_words=False, break_on_hyphens=False
         )
+    if name in _COLORS and "NO_COLOR" not in os.environ:
+        line = click.style(name, fg=_COLORS[name], bold=True) + line[len(name) :]
     click.echo(line, err=err)
 
 
@@ -83,7 +87,7 @@ def print_stopped(why: str | None, *, err: bool = False) -> None:
 
 
 def print_stage(stage: str) -> None:
-    click.echo(f"{with_flags(stage)} ...", err=True)
+    print_field("", f"{with_flags(stage)} ...", width=0, err=True)
 
 
 def with_flags(text: str) -> str:
@@ -93,11 +97,11 @@ def with_flags(text: str) -> str:
 
 
 def print_warning(text: str) -> None:
-    click.echo(f"warning: {text}", err=True)
+    print_field("warning:", text, width=9, err=True)
 
 
 def print_error(error: BlindcalError) -> None:
-    click.echo(f"error: {error_text(error)}", err=True)
+    print_field("error:", error_text(error), width=7, err=True)
 
 
 def error_text(error: BlindcalError) -> str:

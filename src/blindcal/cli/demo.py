@@ -42,7 +42,8 @@ _INSTRUCTIONS = "Answer Yes or No."  # of the decisions
     help="Folder of the run; a run in it is continued. By default runs/demo or runs/demo-decisions.",
 )
 @options.field("port", models.ServerSettings, default=8177)
-def command(n: int, seed: int, decisions: bool, out: Path | None, port: int) -> None:
+@options.verbose_option
+def command(n: int, seed: int, decisions: bool, out: Path | None, port: int, verbose: bool) -> None:
     """Audit a small real model on this machine: no key, no cost, a few minutes.
 
     The demo downloads SmolLM2-135M-Instruct once (98 MB), serves it with llama.cpp on 127.0.0.1, and asks
@@ -74,7 +75,7 @@ def command(n: int, seed: int, decisions: bool, out: Path | None, port: int) -> 
             oracle = _logprobs(items, settings, out / "logprobs")
             settings = settings.replace(api="systemone", method="decisions", instructions=_INSTRUCTIONS)
         result = _audit(items, settings, out, oracle)
-    print_result(result, out)
+    print_result(result, out, verbose=verbose)
     if decisions:
         apart = np.abs(_probabilities(out) - _probabilities(out / "logprobs")).max()
         print_field("logprobs", f"of the same prompts: the probabilities differ by {apart:.1g} at most")

@@ -230,8 +230,11 @@ def output_options(prints: str) -> Decorator:
     return combined(json_option(prints), flag("--quiet", "Print errors only, and what --json prints."))
 
 
-def flag(name: str, about: str) -> Decorator:
-    return click.option(name, is_flag=True, help=about)
+def flag(name: str, about: str, *short: str) -> Decorator:
+    return click.option(*short, name, is_flag=True, help=about)
+
+
+verbose_option = flag("--verbose", "Print all estimates, what they measure, and the queries.", "-v")
 
 
 # Prices

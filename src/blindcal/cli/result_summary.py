@@ -2,74 +2,92 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+from markupsafe import Markup
+
 from blindcal.cli.console import WIDTH, print_field, print_spend, print_stopped, print_table
-from blindcal.estimation import FEW_ITEMS
 from blindcal.methods import METHODS
 from blindcal.report.page import PAGE_FILE
-from blindcal.report.sentences import ALPHA
-from blindcal.report.wording import few_groups, item_count, percent
+from blindcal.report.sentences import ALPHA, QUOTED, cautions, headline
+from blindcal.report.wording import MINUS, item_count, percent
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import ANSWERS_FILE
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
 MOST_PARTS = 12
+_KEYBOARD = str.maketrans({"“": '"', "”": '"', MINUS: "-"})
 
 
-def print_result(result: AuditResult, folder: Path) -> None:
-    """Print the estimates, how they were measured, what they cost, and the files in ``folder``."""
-    _print_estimates(result)
-    _print_by_answer(result)
+def print_result(result: AuditResult, folder: Path, *, verbose: bool = False) -> None:
+    """Print the headline, warnings, the ECE, the report and the next step; everything if ``verbose``."""
+    for sentence in headline(result):
+        print_field("", _plain(sentence), width=0)
+    _print_warnings(result)
+    print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {item_count(result.counts)} items")
+    if verbose:
+        _print_details(result)
     _print_parts(result)
-    print_field("measures", result.measures)
-    _print_answers(result)
+    if verbose:
+        _print_answers(result)
     _print_comparison(result)
     print_stopped(result.stopped)
-    written = [name for name in (RESULT_FILE, ANSWERS_FILE, RUN_FILE) if (folder / name).exists()]
-    print_field("files", f"{folder}: {', '.join(written)}")
+    if verbose:
+        written = [name for name in (RESULT_FILE, ANSWERS_FILE, RUN_FILE) if (folder / name).exists()]
+        print_field("files", f"{folder}: {', '.join(written)}")
     if (folder / PAGE_FILE).exists():
         print_field("report", str(folder / PAGE_FILE))
+    if result.complete and (folder / RUN_FILE).exists() and (command := next_command(result)) is not None:
+        print_field("next", command.format(run=shlex.quote(str(folder))))
 
 
-def _print_estimates(result: AuditResult) -> None:
-    items = result.counts.items
+def next_command(result: AuditResult) -> str | None:
+    """The command that most users need after this result, for ``{run}``; ``None`` without an estimate."""
+    if result.ece.value is None or result.objection is not None:
+        return None
+    if not result.ece.has_interval:
+        return "blindcal check {run} --max-ece 0.1 --estimate"
+    for precision in QUOTED:
+        if any((point.precision.low or 0.0) >= precision for point in result.operating):
+            return f"blindcal threshold {{run}} --precision {precision:g}"
+    return "blindcal report {run} --open"
+
+
+def _plain(sentence: Markup) -> str:
+    """A sentence of the page, for any terminal."""
+    return sentence.striptags().translate(_KEYBOARD)
+
+
+def _print_warnings(result: AuditResult) -> None:
     if result.objection is not None:
         why = printable(result.objection, 400)
         print_field("WARNING", f"forced: {why}; these estimates may mean nothing")
     for text in result.warnings:
         print_field("WARNING", printable(text, 600))
-    print_field("ECE", f"{result.ece:.4f} in {len(result.bins)} bins, {item_count(result.counts)} items")
     if result.unverified is not None:
         what = printable(result.unverified, 400)
-        print_field("unverified", f"{what}: if it is not what it should be, these estimates are wrong")
+        print_field("WARNING", f"unverified: {what}; if it is not what it should be, the estimates are wrong")
+    for sentence in cautions(result):
+        print_field("WARNING", _plain(sentence))
+
+
+def _print_details(result: AuditResult) -> None:
     print_field("direction", _direction(result))
     print_field("AUROC", _auroc(result))
     print_field("accuracy", f"{result.accuracy:.4f}")
     if result.calibrated_pvalue is not None:
         print_field("p-value", f"{result.calibrated_pvalue:.3g} for perfect calibration")
     if result.ece.has_interval:
-        print_field(
-            "note", f"the intervals refer to all questions like these, the estimates to these {items:,}"
+        items = (
+            f"the intervals refer to all questions like these, the estimates to these {result.counts.items:,}"
         )
-    if items < FEW_ITEMS:
-        advice = (
-            "read the interval, not the estimate" if result.ece.has_interval else "the estimate says little"
-        )
-        print_field("note", f"few items: {advice}")
-    if (repeated := result.repeated) is not None:
-        other = "another" if result.answers else "the other"
-        conflict = f"; {repeated.conflicting:,} share one with an item of {other} label"
-        print_field(
-            "note",
-            f"{repeated.items:,} items have the prompt of another item, with which the intervals count them "
-            f"as one{conflict if repeated.conflicting else ''}",
-        )
-    if few_groups(result):
-        print_field("note", "few groups: the intervals are wide because a group counts as one observation")
+        print_field("note", items)
     for text in () if result.steadiness is None else result.steadiness.notes:
         print_field("note", printable(text, 600))
+    _print_by_answer(result)
+    print_field("measures", result.measures)
 
 
 def _direction(result: AuditResult) -> str:
@@ -152,14 +170,7 @@ def _print_parts(result: AuditResult) -> None:
 
 
 def _print_answers(result: AuditResult) -> None:
-    counts, spend = result.counts, result.spend
-    if counts.invalid:
-        low, high = result.ece_if_invalid
-        print_field(
-            "invalid",
-            f"{counts.invalid:,} of {counts.answers:,} answers; whatever they would have been, "
-            f"the ECE is between {low:.4f} and {high:.4f}",
-        )
+    spend = result.spend
     if (shown := result.shown) is not None:
         no = "no" if result.answers else "neither"
         print_field(

@@ -265,8 +265,11 @@ def _print_comparison(comparison: RunComparison) -> None:
     type=options.FILE,
     help="Parquet file to write the counted answers to, for blindcal.read_counts.",
 )
+@options.verbose_option
 @options.json_option("Print the result as JSON.")
-def merge(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | None, as_json: bool) -> None:
+def merge(
+    runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | None, verbose: bool, as_json: bool
+) -> None:
     """Merge finished RUNS of one model on different items into one result.
 
     A large file of questions can be split and its parts audited on different machines. The answers of all
@@ -292,4 +295,4 @@ def merge(runs: tuple[Path, ...], out: Path, resamples: int, counts: Path | None
     if as_json:
         click.echo(result.to_json(), nl=False)
     else:
-        print_result(result, out)
+        print_result(result, out, verbose=verbose)

@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Any
 from blindcal.atomic_write import atomic_write
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.findings import CostCurve
-from blindcal.estimation import FEW_ITEMS
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
 from blindcal.report import sentences
 from blindcal.report.wording import (
     TWO_ANSWERS,
     Numbers,
-    few_groups,
     item_count,
     least_confidence,
-    one_label,
-    valid_answers,
     word,
     wording_of,
 )
@@ -59,10 +55,7 @@ def render(result: AuditResult) -> str:
         permuted=result.settings.get("permute") is not None,
         lettered="".join(result.answers) == ascii_uppercase[: len(result.answers)],
         headline=sentences.headline(result),
-        only_label=one_label(result),
-        few_items=FEW_ITEMS,
-        few_groups=few_groups(result),
-        all_answers=f"{valid_answers(result)}+counts.invalid",
+        cautions=sentences.cautions(result),
         alpha=sentences.ALPHA,
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words
         shifted=not result.answers and METHODS[result.method].biased and result.semantics in ("pair", "max"),

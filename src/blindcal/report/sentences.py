@@ -1,4 +1,4 @@
-"""The headline of a result, and what the steadiness of the endpoint means, in sentences.
+"""The headline of a result, its cautions, and what the steadiness of the endpoint means, in sentences.
 
 The headline begins with how often the model is right where it is confident: "When it says “Yes” with at least
 90% confidence, as it does for 34% of the questions, it is right 78% of the time (74% to 82%)." It quotes a
@@ -8,6 +8,7 @@ round one that is common and has a narrow interval; without one, the headline is
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TypeAlias
@@ -17,8 +18,17 @@ from markupsafe import Markup
 from blindcal.estimate.contradiction import DrawnAnswers
 from blindcal.estimate.findings import Curve
 from blindcal.estimate.noise import ControlCounts
+from blindcal.estimation import FEW_ITEMS
 from blindcal.records import Estimate
-from blindcal.report.wording import Numbers, least_confidence, one_label, valid_answers, word, wording_of
+from blindcal.report.wording import (
+    Numbers,
+    few_groups,
+    least_confidence,
+    one_label,
+    valid_answers,
+    word,
+    wording_of,
+)
 from blindcal.results.result import AuditResult, Steadiness
 
 ALPHA = 0.05
@@ -26,6 +36,7 @@ END = 0.95
 QUOTED = (END, 0.9, 0.8, 0.7, 0.6)  # round confidences, the most informative first
 COMMON = 1 / 3  # least share of the items above a quoted confidence
 NOTABLE = 0.1  # least share that is mentioned
+MOST_OUTSIDE = 0.1  # share of the probability on neither answer, above which a caution says so
 WIDEST = 0.2  # no sentence quotes a wider interval
 LEAST_RUN = 0.05  # shortest stretch of confidence off the diagonal that is mentioned
 TOP = 0.97  # a stretch that ends above this confidence has no upper end in words
@@ -40,6 +51,10 @@ def headline(result: AuditResult) -> tuple[Markup, ...]:
     templates = [quote(result), _error(result), _verdict(result)]
     if result.ece.value is None:
         templates = [_nothing(result)]
+    return _filled(result, templates)
+
+
+def _filled(result: AuditResult, templates: Iterable[Template | None]) -> tuple[Markup, ...]:
     numbers, words = Numbers(result), {"yes": word(result, "positive"), "no": word(result, "negative")}
     return tuple(numbers.sentence(template, **words) for template in templates if template is not None)
 
@@ -59,6 +74,102 @@ def _error(result: AuditResult) -> Template:
     return (
         "Its calibration error is estimated at {ece.value}. This method gives no interval, so the effect of "
         "chance is unknown."
+    )
+
+
+# Cautions
+
+
+def cautions(result: AuditResult) -> tuple[Markup, ...]:
+    """What limits the estimates or the use of the model, the most serious first, as HTML."""
+    return _filled(
+        result, [*_about_items(result), _invalid(result), _outside(result), _no_better_than_chance(result)]
+    )
+
+
+def _about_items(result: AuditResult) -> Iterator[Template]:
+    counts, repeated = result.counts, result.repeated
+    if (side := one_label(result)) is not None:
+        yield (
+            f"Every item has the {side} label. Nothing is known about items with the other label, and "
+            "metrics that need both labels are left out."
+        )
+    if result.answers and result.accuracy.value in (0.0, 1.0):
+        every = "right" if result.accuracy.value else "wrong"
+        yield f"Every answer given is {every}. Metrics that need right and wrong answers are left out."
+    if counts.items < FEW_ITEMS:
+        interval = result.ece.has_interval
+        advice = "rely on the intervals, not on the estimates" if interval else "the estimates are unreliable"
+        yield f"There are only {{counts.items:count}} items: {advice}."
+    if repeated is not None:
+        check = (
+            f" {{repeated.conflicting:count}} items share a prompt with an item of "
+            f"{'another' if result.answers else 'the other'} label: check these labels."
+        )
+        yield (
+            "{repeated.items:count} of {counts.items:count} items have the prompt of another item. They are "
+            "answered alike, so the intervals count items with the same prompt as one observation."
+            f"{check if repeated.conflicting else ''}"
+        )
+    if few_groups(result):
+        several = (counts.groups or 0) > 1
+        where = "in only {counts.groups:count} groups" if several else "in one group"
+        means = (
+            "the intervals are wide because each group counts as one observation"
+            if several
+            else "what holds for other groups is unknown, and the intervals are as wide as that"
+        )
+        which = "The" if several else "All"
+        yield f"{which} items are {where}, and the items of a group may be alike: {means}."
+
+
+def _invalid(result: AuditResult) -> Template | None:
+    if not result.counts.invalid or result.ece.value is None:
+        return None
+    what = "were neither “{yes}” nor “{no}”"
+    if result.estimator == "stated":
+        what = "could not be read"
+    elif result.answers:
+        what = "were none of those asked for"
+    return (
+        f"{{counts.invalid:count}} of {{{valid_answers(result)}+counts.invalid:count}} answers {what}. If "
+        "they had been valid, the calibration error of these items would be between {ece_if_invalid.0} and "
+        "{ece_if_invalid.1}."
+    )
+
+
+def _outside(result: AuditResult) -> Template | None:
+    if result.shown is None or result.shown.outside <= MOST_OUTSIDE:
+        return None
+    where = "neither “{yes}” nor “{no}”. The confidence compares only these two"
+    if result.answers:
+        where = "none of the answers. The confidence compares only the answers"
+    return f"On average, {{shown.outside}} of the probability is on first words that are {where}."
+
+
+def _no_better_than_chance(result: AuditResult) -> Template | None:
+    auroc, several = result.auroc, bool(result.answers)
+    if not auroc.has_interval or (auroc.low or 0.0) > 0.5:
+        return None
+    between = "(AUROC {auroc.low:three} to {auroc.high:three})"
+    if (auroc.high or 0.0) < 0.5:
+        if several:
+            return (
+                f"It is more confident in its wrong answers than in its right ones {between}. Are the labels "
+                "in the order of the answers?"
+            )
+        return (
+            f"It is more confident in “{{yes}}” where that is wrong than where it is right {between}. Are "
+            "the labels or the two answer words swapped?"
+        )
+    if several:
+        return (
+            "Its confidence may be no better than a coin flip at telling right answers from wrong ones "
+            f"{between}. If so, no threshold on it makes the answers more reliable."
+        )
+    return (
+        f"It may be no better than a coin flip at telling positive items from negative ones {between}. If "
+        "so, no threshold makes its answers useful, however well calibrated they are."
     )
 
 
