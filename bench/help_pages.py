@@ -1,4 +1,4 @@
-"""Write docs/commands.md: the current ``--help`` of every command.
+"""Write docs/commands.md: the current ``--help``, or ``--help-all``, of every command.
 
 python bench/help_pages.py            # rewrite it
 python bench/help_pages.py --check    # end with status 1 if it would change
@@ -59,8 +59,12 @@ def _default(rule: FieldRule) -> str:
 
 
 def _shown(words: list[str]) -> str:
-    printed = CliRunner().invoke(app, [*words, "--help"], prog_name="blindcal").output.strip()
-    return f"```text\n$ {' '.join(['blindcal', *words])} --help\n{printed}\n```"
+    asked = "--help"
+    printed = CliRunner().invoke(app, [*words, asked], prog_name="blindcal").output.strip()
+    if "--help-all" in printed:
+        asked = "--help-all"
+        printed = CliRunner().invoke(app, [*words, asked], prog_name="blindcal").output.strip()
+    return f"```text\n$ {' '.join(['blindcal', *words, asked])}\n{printed}\n```"
 
 
 def main() -> int:

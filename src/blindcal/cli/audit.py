@@ -28,7 +28,7 @@ from blindcal.text import printable
 FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
 
 
-@click.command("audit")
+@options.command("audit")
 @click.argument("items", type=options.PATH)
 @options.settings(optional=("model",))
 @click.option(

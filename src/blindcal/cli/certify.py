@@ -26,7 +26,7 @@ STOPPED, UNFIT, NOT_CERTIFIED = 3, 4, 6
 _UNLIKELY = 0.2  # warn if the chance of passing is lower
 
 
-@click.command("certify")
+@options.command("certify")
 @options.run_argument()
 @click.option(
     "--precision", type=options.INNER_SHARE, required=True, help="Precision of positive decisions to certify."

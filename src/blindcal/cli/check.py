@@ -30,7 +30,7 @@ _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|&~@:$'\"-]")  # special in Markdown o
 EXIT = {"failed": 3, "undecided": 4, "passed": 0}  # the worst first
 
 
-@click.command("check")
+@options.command("check")
 @options.run_argument("runs", nargs=-1, required=True)
 @click.option("--max-ece", type=options.SHARE, help="Maximum expected calibration error.")
 @click.option("--max-smece", type=options.SHARE, help="Maximum smooth ECE.")

@@ -26,7 +26,7 @@ DECIDED, STOPPED, NOT_CERTIFIED, NOT_PROMISED = 0, 3, 4, 5
 _AGAIN = "find out what changed at the provider, certify again, and decide in another folder with --out"
 
 
-@click.command("decide")
+@options.command("decide")
 @click.argument("certificate", type=options.FILE)
 @click.argument("items", type=options.PATH)
 @click.option(
@@ -90,8 +90,7 @@ def command(
       2    a wrong command line
       3    stopped early (a limit was reached, or queries kept failing); the files hold what was decided
       4    the certificate does not hold: it has expired, or the endpoint is not as it was certified
-      5    every item has its decision, but nothing is promised: the answers were noisier than when they were
-           certified, or changed during the run; also for decisions that were forced, without --force
+      5    decided, but nothing is promised: answers were noisier than when certified, changed, or forced
       130  interrupted; nothing is lost
     """
     context = click.get_current_context()

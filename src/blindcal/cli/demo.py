@@ -27,7 +27,7 @@ from blindcal.settings import Settings
 _INSTRUCTIONS = "Answer Yes or No."  # of the decisions
 
 
-@click.command("demo")
+@options.command("demo")
 @click.option(
     "--n",
     type=click.IntRange(20, catalogue.BUILTIN_SIZE),
@@ -111,7 +111,7 @@ def _probabilities(folder: Path) -> FloatArray:
     return np.asarray(expit(answered.bounds.mean(axis=1)[np.argsort(answered.items)]))
 
 
-@click.command("pull")
+@options.command("pull")
 def pull() -> None:
     """Download the default model, SmolLM2-135M-Instruct (98 MB), and print its path.
 

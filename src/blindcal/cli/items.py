@@ -23,7 +23,7 @@ from blindcal.items.record_format import RecordFormat
 from blindcal.text import listed, printable
 
 
-@click.command("items")
+@options.command("items")
 @click.argument("name", required=False)
 @click.option(
     "--out", type=options.FILE, help="Output file, one JSON object per line.  [default: standard output]"

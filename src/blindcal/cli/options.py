@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin
@@ -32,7 +34,104 @@ Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 T = TypeVar("T")
 PathOrPaths = TypeVar("PathOrPaths", Path, tuple[Path, ...])
 
+MOST_SHOWN = 18
+"""Options that a command shows, ``--help`` included; with more, ``--help-all`` shows the rare ones too."""
+_EVERY = "blindcal.help_all"
+_GROUPS = {
+    "Endpoint": ("model", "base_url", "api", "api_key_env", "extra_body", "timeout"),
+    "Questions": (
+        *("self_check", "template", "instructions", "answers", "label_field", "label_map", "id_field"),
+        *("by_field", "sample", "confidence_field", "answer_field"),
+    ),
+    "Method": ("method", "queries", "seed", "max_tokens", "changed", "force", "resamples"),
+    "Cost": (
+        *("max_cost", "given_prices", "dry_run", "max_queries", "concurrency", "rpm", "tpm"),
+        *("tokens", "half_width"),
+    ),
+    "Limits": (
+        *("max_ece", "max_smece", "max_brier", "min_accuracy", "min_auroc", "max_aurc", "min_coverage"),
+        *("max_invalid", "confidence", "estimate", "strict", "by_part", "partial"),
+        *("certificate", "min_precision"),
+    ),
+    "Output": (*("out", "oracle", "verbose", "as_json", "quiet", "junit_file", "summary_file", "annotate"),),
+}
+_RARE = {
+    "answer_field",
+    *(
+        "api",
+        "extra_body",
+        "self_check",
+        "label_map",
+        "queries",
+        "seed",
+        "max_tokens",
+        "changed",
+        "resamples",
+    ),
+    *("max_queries", "concurrency", "rpm", "tpm", "oracle", "force", "quiet"),
+    *("max_smece", "max_aurc", "min_coverage", "summary_file", "annotate"),
+}
+_LISTED = re.compile(r"^( +\S+(?: \S+)*(?: +K=\S+)? {2,})(?=\S).*$", re.MULTILINE)
+
 _METAVARS: dict[Any, str] = {int: "N", float: "NUMBER", tuple: "TEXT,TEXT", Mapping: "JSON"}
+
+
+# Commands and their help
+
+
+class Command(click.Command):
+    """A command whose help shows options in groups, and only those that most users need if there are many."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        if not _many(params):
+            return params
+        about = "Show this message with all options, and exit."
+        every = click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, help=about)
+        every.callback = _print_all
+        return [*params, every]
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Wrap the second column of lists, which click leaves as they are."""
+        width, text = formatter.width - 2, self.help or ""
+        self.help = _LISTED.sub(lambda line: _hanging(line, width), text)
+        super().format_help_text(ctx, formatter)
+        self.help = text
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        params = self.get_params(ctx)
+        every = not _many(params) or ctx.meta.get(_EVERY, False)
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (*_GROUPS, "Other options")}
+        for param in params:
+            shown = isinstance(param, click.Option) and (every or param.name not in _RARE)
+            if shown and (record := param.get_help_record(ctx)) is not None:
+                named = (name for name, members in _GROUPS.items() if param.name in members)
+                groups[next(named, "Other options")].append(record)
+        if not _many(params):
+            groups = {"Options": [record for records in groups.values() for record in records]}
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+def _many(params: Sequence[click.Parameter]) -> bool:
+    return sum(isinstance(param, click.Option) for param in params) > MOST_SHOWN
+
+
+def _print_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_EVERY] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _hanging(line: re.Match[str], width: int) -> str:
+    return textwrap.fill(line[0], width, subsequent_indent=" " * len(line[1]), break_on_hyphens=False)
+
+
+def command(name: str) -> Callable[[Callable[..., Any]], Command]:
+    return click.command(name, cls=Command)
 
 
 # Types that click lacks
@@ -85,7 +184,7 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "model": {"required": True},
     "base_url": {"metavar": "URL"},
     "api_key_env": {"metavar": "NAME"},
-    "method": {"type": click.Choice([AUTO, *METHODS])},
+    "method": {"type": click.Choice([AUTO, *METHODS]), "metavar": "METHOD"},
     "estimator": {"type": click.Choice(ESTIMATOR_CHOICES)},
     "queries": {"metavar": "K"},
     "label_field": {"metavar": "FIELD"},

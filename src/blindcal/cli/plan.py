@@ -33,7 +33,7 @@ from blindcal.text import printable
 USUAL_ITEMS = 1000
 
 
-@click.command("plan")
+@options.command("plan")
 @click.argument("items", required=False, type=options.PATH)
 @click.option(
     "--sample",

@@ -41,7 +41,7 @@ WIDTH = 10  # of the column of names
 _MARKS = {"good": "ok", "caution": "caution", "bad": "BAD", "unknown": "unknown"}
 
 
-@click.command("probe")
+@options.command("probe")
 @click.argument("items", type=options.PATH)
 @options.settings(*QUESTION_SETTINGS, "seed")
 @options.json_option("Print the findings as one JSON object.")

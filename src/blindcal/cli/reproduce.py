@@ -34,7 +34,7 @@ def _budgets(text: str) -> tuple[int, ...]:
     return tuple(sorted(budgets))
 
 
-@click.command("reproduce")
+@options.command("reproduce")
 @click.argument("files", nargs=-1, required=True, type=options.PATH)
 @options.answer_pair_option
 @click.option(

@@ -33,7 +33,7 @@ from blindcal.text import printable
 # Status
 
 
-@click.command("status")
+@options.command("status")
 @options.run_argument()
 @options.json_option()
 def status(run: Path, as_json: bool) -> None:
@@ -142,7 +142,7 @@ def _tokens(usage: Usage) -> str:
 # Reports
 
 
-@click.command("report")
+@options.command("report")
 @options.run_argument()
 @click.option(
     "--out",
@@ -186,7 +186,7 @@ def report(run: Path, out: Path | None, figures: Path | None, open_page: bool) -
 # Comparisons
 
 
-@click.command("compare")
+@options.command("compare")
 @options.run_argument("run_a")
 @options.run_argument("run_b")
 @options.field("bins", help="Number of bins of the ECE. By default that of the runs.")
@@ -256,7 +256,7 @@ def _print_comparison(comparison: RunComparison) -> None:
 # Merged runs
 
 
-@click.command("merge")
+@options.command("merge")
 @options.run_argument("runs", nargs=-1, required=True)
 @click.option("--out", type=options.FOLDER, required=True, help="Folder to write the merged result to.")
 @options.field("resamples")

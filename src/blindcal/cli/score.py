@@ -20,7 +20,7 @@ _SETTINGS = ("template", "system", "answers", "label_field", "label_map")
 _OTHERS = (*rules_of(RecordFormat), "positive", "negative", "positive_ids", "negative_ids")
 
 
-@click.command("score")
+@options.command("score")
 @click.argument("items", type=options.PATH)
 @click.option(
     "--out", type=options.FILE, required=True, help="Score file to write, a CSV; continued if it exists."

@@ -26,7 +26,7 @@ EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OF_MODELS = {"model", "port", "context", "threads", "decisions"}  # all other options are for replays
 
 
-@click.command("serve")
+@options.command("serve")
 @click.argument("model", required=False, type=options.PATH)
 @options.field("port", local.ServerSettings, default=8080)
 @options.field("context", local.ServerSettings)

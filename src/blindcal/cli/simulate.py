@@ -20,7 +20,7 @@ from blindcal.simulation.simulate import Simulation, generate, simulate
 from blindcal.text import printable
 
 
-@click.command("simulate")
+@options.command("simulate")
 @click.argument("scores", nargs=-1, type=options.PATH)
 @click.option(
     "--method",

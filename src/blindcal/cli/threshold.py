@@ -66,7 +66,7 @@ print(likeliest if probabilities[likeliest] >= {threshold!r} else {otherwise!r})
 _RATES = ("precision", "recall", "accuracy", "positive_rate")
 
 
-@click.command("threshold")
+@options.command("threshold")
 @options.run_argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--precision",

@@ -34,7 +34,7 @@ TIME_LIMIT = 60.0
 _STANDARD_ERROR = 2  # where the command prints: looks go to standard output
 
 
-@click.command("watch")
+@options.command("watch")
 @click.argument("stream", type=options.PATH)
 @click.option(
     "--reference",
