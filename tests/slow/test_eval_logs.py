@@ -298,10 +298,17 @@ def test_a_self_check_asks_about_the_answers_that_inspect_scored(
     """The answer and its score are those of the log, of every epoch, and the model is named."""
     checked = open_items(inspect[log], RecordFormat(self_check=True))
     assert (len(checked), set(checked.parts or ())) == (items, {f"openai-api/served/{served.model}"})
+    from inspect_ai.log import read_eval_log
+
+    scored = [
+        next(iter((sample.scores or {}).values())).value
+        for sample in read_eval_log(str(inspect[log])).samples or ()
+    ]
+    assert checked.labels.tolist() == [int(value == "C") for value in scored]
     text = checked[0].messages[0].content
     assert question in text
     assert text.endswith("Is the proposed answer correct? Reply only with Yes or No.")
-    with pytest.raises(InputError, match="has 1 scores"):
+    with pytest.raises(InputError, match="has no score 'other'"):
         open_items(inspect[log], RecordFormat(self_check=True, label_field="other"))
 
 

@@ -150,7 +150,7 @@ def test_results_of_promptfoo(tmp_path: Path) -> None:
         (
             {},
             {"label_field": "brief"},
-            r"result 1: has 2 scores \(success, score\): choose one with label_field",
+            r"result 1: has no score 'brief' \(there are: success, score\): choose one",
         ),
         ({"prompt": None}, {}, "is not a log of Inspect, nor results of promptfoo"),
     ],
@@ -162,3 +162,37 @@ def test_results_without_a_scored_answer(
     path = promptfoo(tmp_path, change)
     with pytest.raises(InputError, match=f"results.json: {line}"):
         checked(path, **reading)
+
+
+@pytest.mark.parametrize(
+    ("field", "labels"),
+    [("label", [0, 1]), ("exact_match", [0, 1]), ("exact_match,flexible-extract", [1, 1])],
+)
+def test_samples_of_the_harness_have_a_score_per_filter(
+    field: str, labels: list[int], tmp_path: Path
+) -> None:
+    """The first filter counts unless another is named, as the harness names it."""
+    path = tmp_path / "samples_gsm8k_2026-11-19T00-00-00.jsonl"
+    rows = [
+        {
+            "doc_id": number,
+            "doc": {"answer": "#### 4"},
+            "target": "4",
+            "arguments": {"gen_args_0": {"arg_0": f"{number} + 2?", "arg_1": {"until": ["\n"]}}},
+            "resps": [["It is 4."]],
+            "filter": name,
+            "metrics": ["exact_match"],
+            "exact_match": score,
+        }
+        for name, scores in (("strict-match", (0.0, 1.0)), ("flexible-extract", (1.0, 1.0)))
+        for number, score in enumerate(scores)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "results_2026-11-19T00-00-00.json").write_text('{"model_name": "smol"}')
+    items = checked(path, label_field=field)
+    assert (items.labels.tolist(), items.parts) == (labels, ("smol", "smol"))
+    assert items[1].messages[0].content == f"Question: 1 + 2?\nProposed answer: It is 4.{ASKED}"
+    with pytest.raises(InputError, match="line 1: has no score 'acc'"):
+        checked(path, label_field="acc")
+    with pytest.raises(InputError, match="has no samples of the filter 'other'"):
+        checked(path, label_field="exact_match,other")

@@ -90,11 +90,13 @@ def _chosen(scores: Mapping[str, Any], chosen: str | None) -> Any:
     """The score of an answer, by name if there are several."""
     if len(scores) == 1 and chosen is None:
         return next(iter(scores.values()))
+    if not scores:
+        raise InputError("has no score", remedy="score it, or leave it out")
     if chosen is None or chosen not in scores:
-        names = printable(", ".join(scores), 80)
+        problem = "several scores" if chosen is None else f"no score {printable(chosen, 40)!r}"
         raise InputError(
-            f"has {len(scores)} scores ({names})" if scores else "has no score",
-            remedy="choose one with {label_field}" if scores else "score it, or leave it out",
+            f"has {problem} (there are: {printable(', '.join(scores), 80)})",
+            remedy="choose one with {label_field}",
             options={"label_field": ...},
         )
     return scores[chosen]
@@ -129,16 +131,20 @@ def _inspect_answer(sample: EvalSample, chosen: str | None, model: str) -> Recor
 
 def _harness_answers(path: Path, chosen: str | None) -> Iterator[Record]:
     model = harness_results(path).get("model_name") or "unknown"
+    metric, _, chosen_filter = (chosen or "").partition(",")
     seen: set[str] = set()
     for where, sample in numbered_records(path):
         try:
-            if str(sample["doc_id"]) not in seen:  # the first of several filters
-                yield _harness_answer(sample, chosen, model)
+            if str(sample["doc_id"]) in seen or chosen_filter not in ("", sample["filter"]):
+                continue
             seen.add(str(sample["doc_id"]))
+            yield _harness_answer(sample, metric or None, model)
         except InputError as error:
             raise error.prefixed(f"{path}, {where}: ") from None
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
             raise InputError(f"{path}, {where}: is not one of lm-evaluation-harness") from None
+    if not seen:
+        raise InputError(f"has no samples of the filter {printable(chosen_filter, 40)!r}")
 
 
 def _harness_answer(sample: Record, chosen: str | None, model: str) -> Record:
