@@ -27,9 +27,8 @@ class ProgressBar:
         if self._bar is None:
             self._probing = progress.probing
             self._bar = _tqdm()(
-                desc="probing" if progress.probing else None,
+                desc=f"probing, about {progress.total:,}" if progress.probing else None,
                 leave=not progress.probing,
-                total=progress.total,
                 initial=progress.done,
                 unit="query",
                 smoothing=0.05,
@@ -43,7 +42,7 @@ class ProgressBar:
             shown["concurrency"] = progress.concurrency
         if progress.cost is not None:
             shown["cost"] = f"${progress.cost:.4f}"
-        bar.total = progress.total
+        bar.total = None if progress.probing else progress.total  # a probe ends where it ends
         bar.set_postfix(shown, refresh=False)
         if progress.done == bar.n:  # nothing new, but the elapsed time changes
             bar.refresh()

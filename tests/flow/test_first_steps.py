@@ -98,7 +98,7 @@ def test_status_counts_what_the_probe_was_paid(items: Path, server: Server, tmp_
     given: tuple[object, ...] = ("audit", items, "--model", "replay", "--base-url", server.base_url)
     given += ("--quiet", "--method", "blind", "--out", tmp_path / "run")
     refused = printed_error(blindcal(*given, "--max-queries", 7))
-    assert "--max-queries 7 does not pay for the probe, which takes about 170 queries" in refused
+    assert "--max-queries 7 does not pay for the probe, which takes about 70 queries" in refused
     assert "probe      7 queries, " in blindcal("status", tmp_path / "run").output
     assert blindcal(*given).exit_code == 0
     parts = list(map(json.loads(blindcal("status", tmp_path / "run", "--json").output).get, PARTS))

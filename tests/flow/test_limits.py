@@ -105,7 +105,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_asked(
     items: Path, server: Server, tmp_path: Path
 ) -> None:
     """What cannot pay for the probe, or has no prices, is refused with the reason."""
-    why = r"does not pay for the probe: .* cost about \$\d.*nothing was asked"
+    why = r"does not pay for the probe: .* cost about \$\d.*nothing was paid"
     with pytest.raises(InputError, match=why):
         spend(items, server, tmp_path / "run", 0.01)
     settings = settings_of(server)

@@ -49,8 +49,8 @@ def test_a_plan_has_queries_tokens_cost_time_and_width() -> None:
     asked = 1500 + plan.control_queries + plan.probe_queries
     assert (plan.queries, plan.prompt_tokens, plan.completion_tokens) == (1500, 200 * asked, asked)
     assert plan.cost == pytest.approx((200 * 1.0 + 2.0) * asked / 1e6)
-    assert plan.seconds == pytest.approx(((1500 + plan.control_queries) / 32 + 170 / PROBE_AT_ONCE) * 0.6)
-    assert repr(plan) == f"Plan(1,000 items, 1,500 queries, $0.3525, ECE ± {plan.half_width:.4f})"
+    assert plan.seconds == pytest.approx(((1500 + plan.control_queries) / 32 + 200 / PROBE_AT_ONCE) * 0.6)
+    assert repr(plan) == f"Plan(1,000 items, 1,500 queries, $0.3585, ECE ± {plan.half_width:.4f})"
 
 
 def test_a_plan_can_be_made_with_and_without_an_event_loop(items: Path) -> None:
@@ -73,7 +73,7 @@ def test_without_a_method_each_that_may_be_allowed_is_planned(items: Path) -> No
     plans = plan_audit(items, Settings(model="unknown", queries=3))
     assert list(plans) == ["decisions", "logprobs", "latent", "temperature", "repeated"]
     assert [plan.queries for plan in plans.values()] == [300, 300, 900, 900, 900]
-    assert [plan.probe_queries for plan in plans.values()] == [12, 50, 170, 170, 170]
+    assert [plan.probe_queries for plan in plans.values()] == [12, 50, 200, 200, 200]
     assert all(plan.half_width for plan in plans.values())
     assert list(plan_audit(items, Settings(model="unknown", api="systemone"))) == ["decisions"]
     assert next(iter(plan_audit(items, Settings(model="unknown", api="chat")))) == "logprobs"
@@ -83,7 +83,7 @@ def test_without_a_method_each_that_may_be_allowed_is_planned(items: Path) -> No
         assert text in shown
 
 
-@pytest.mark.parametrize(("rpm", "tpm", "seconds"), [(None, None, 7.5), (60, None, 1220), (60, 1000, 14_713)])
+@pytest.mark.parametrize(("rpm", "tpm", "seconds"), [(None, None, 8.3), (60, None, 1250), (60, 1000, 15_075)])
 def test_the_slowest_limit_decides_the_time(rpm: int | None, tpm: int | None, seconds: float) -> None:
     """Latency, requests per minute and tokens per minute: whichever lets the least through."""
     limits = Limits(concurrency=32, rpm=rpm, tpm=tpm)

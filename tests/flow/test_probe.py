@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from blindcal.endpoints.http import HttpEndpoint
 from blindcal.endpoints.query_format import ConfidenceQuestion, LogprobQuestion, TokenQuestion
 from blindcal.methods import METHODS
 from blindcal.planning.plan import PROBE_AT_ONCE
-from blindcal.probing.findings import Probe
+from blindcal.probing.findings import SCALE, Probe
 from blindcal.probing.probe import ProbeQuestions, probe_endpoint
 from blindcal.records import Item, Message, Reply, Request, Targets, Token, Way
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
@@ -129,6 +129,18 @@ def test_good_endpoint(seed: int) -> None:
         assert 0.5 < result.scale[0] <= 1 <= result.scale[1] < 2
         assert result.prompt_tokens > result.completion_tokens > 0
         assert result.queries < 300
+
+
+@pytest.mark.parametrize("probe", [probed, probed_choices])
+def test_few_items_are_probed_without_the_dearest_checks(probe: Callable[..., Probe]) -> None:
+    """What is left out is said, and faults that forced answers show are still found."""
+    few, all_checks = probe(Behaviour(), few=True), probe(Behaviour())
+    assert few.queries <= all_checks.queries - 60
+    assert few.verdict == "thresholds"
+    assert few.scale_unknown
+    left_out = {each.question for each in few.findings if "not checked for fewer than" in each.answer}
+    assert left_out == {"repeatable under concurrency", "temperature honoured", SCALE}
+    assert probe(Behaviour(bias="ignored"), few=True).reason.startswith("logit_bias is accepted but ignored")
 
 
 class Refusing(Server):

@@ -40,7 +40,7 @@ from blindcal.errors import EndpointError, InputError, UnfitError
 from blindcal.items.catalogue import open_items
 from blindcal.items.question_files import Items
 from blindcal.methods import ASSUMED, AUTO, METHODS, ONCE, Method, count_queries, make_design
-from blindcal.planning.plan import probe_queries
+from blindcal.planning.plan import has_few, probe_queries
 from blindcal.prices import CHARACTERS_A_TOKEN
 from blindcal.probing.decision_checks import probe_decisions
 from blindcal.probing.findings import Probe, ProbeVerdict
@@ -77,7 +77,10 @@ async def prepare(
     """Begin or continue a run; raises `UnfitError` if the probe advises against it, unless forced."""
     session = await asyncio.to_thread(begun, session)
     _check_affords_probe(session)
+    unknown = session.settings.endpoint.api == "auto"
     session = await _with_api(session, governor)
+    if unknown:
+        _check_affords_probe(session)
     truth = await asyncio.to_thread(_read_oracle, session, oracle)
     designed = None if session.settings.auto else await asyncio.to_thread(designed_rounds, session)
     noted = session.store.note("ready")
@@ -170,15 +173,25 @@ def _check_affords_probe(session: Session) -> None:
     max_cost, prices, items = session.run.limits.max_cost, session.run.prices, session.items
     if max_cost is None or prices is None or session.store.note("ready") is not None:
         return
-    count = probe_queries(session.settings.assumed_method, several=items.choices is not None)
+    count = _probe_queries(items, session.settings)
     tokens = round(items.characters / len(items) / CHARACTERS_A_TOKEN * count)
     cost = prices.cost(Usage(queries=count, attempts=count, prompt_tokens=tokens, completion_tokens=count))
     if cost > _CLEARLY * max_cost:
         raise InputError(
             f"{{max_cost}} does not pay for the probe: its about {count} queries cost about ${cost:.2g}; "
-            "nothing was asked",
+            "nothing was paid",
             options={"max_cost": max_cost},
         )
+
+
+def _count(items: Items, settings: Settings) -> int:
+    return min(len(items), settings.design.sample or len(items))
+
+
+def _probe_queries(items: Items, settings: Settings) -> int:
+    """About how many queries the probe takes, at least if the API is not known yet."""
+    method = "decisions" if settings.endpoint.api == "auto" else settings.assumed_method
+    return probe_queries(method, _count(items, settings), several=items.choices is not None)
 
 
 def designed_rounds(session: Session) -> tuple[Design, list[IntArray] | None, int]:
@@ -300,8 +313,7 @@ async def _examine(
     decides = settings.assumed_method == "decisions"
     options = method_options(settings, len(items)) if settings.auto or decides else ()
     sample = [items[number] for number in _sampled(items, settings)]
-    expected = probe_queries(settings.assumed_method, several=items.choices is not None)
-    asked = GovernedEndpoint(governor, expected=expected)
+    asked = GovernedEndpoint(governor, expected=_probe_queries(items, settings))
     if decides:
         tell("probing the endpoint")
         choice = tokens.Choice(words_as_targets(settings), no_ids="a decision API has no tokens")
@@ -311,7 +323,8 @@ async def _examine(
     else:
         choice = await _choice(governor, asked, sample[-PILOTS:], settings, targets, tell)
         tell("probing the endpoint")
-        probed = await _probed(asked, sample[:PROBED], settings, choice)
+        few = has_few(settings.assumed_method, _count(items, settings))
+        probed = await _probed(asked, sample[:PROBED], settings, choice, few=few)
     tried = tuple(replace(option, trouble=probed.ways.get(option.way)) for option in options)
     unreasoned = settings.auto and probed.verdict not in ("logprobs", "thresholds")
     if unreasoned:
@@ -357,7 +370,7 @@ async def _choice(
 
 
 async def _probed(
-    asked: GovernedEndpoint, sample: Sequence[Item], settings: Settings, choice: tokens.Choice
+    asked: GovernedEndpoint, sample: Sequence[Item], settings: Settings, choice: tokens.Choice, *, few: bool
 ) -> Probe:
     design = settings.design
     return await probe_endpoint(
@@ -371,6 +384,7 @@ async def _probed(
         offset=design.offset,
         limit=design.limit,
         seed=design.seed,
+        few=few,
     )
 
 
@@ -527,7 +541,7 @@ async def _probe(
     stage: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> EndpointProbe:
-    """Find out with about 170 queries whether and how an endpoint can be audited.
+    """Find out with about 200 queries whether and how an endpoint can be audited.
 
     Parameters
     ----------

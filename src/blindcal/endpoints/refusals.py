@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from blindcal.endpoints.address import DECISION_APIS
 from blindcal.errors import EndpointError, FatalError, ReplyError, RetryableError, UnsupportedError
 from blindcal.json_form import JsonError, read_json
 from blindcal.records import Request
 from blindcal.text import printable
 
+_OTHERS = {"auto": "completions", "chat": "completions", "completions": "chat"}
 ITEM_STATUSES = (400, 422)
 """Once an endpoint has answered, these statuses are about the item, whatever the message says."""
 _MOST_NAMES = 5
@@ -85,8 +87,8 @@ def not_there(message: str, url: str, model: str, api: str, listed: Sequence[str
         return FatalError(
             f"the endpoint lists model {printable(model, 80)!r}, but has nothing at {url} (404){says}",
             status=404,
-            remedy="try {api}",
-            options={"api": "chat" if api == "completions" else "completions"},
+            remedy="{api} finds out what it speaks" if api in DECISION_APIS else "try {api}",
+            options={"api": _OTHERS.get(api, "auto")},
         )
     return FatalError(
         f"the endpoint has no model {printable(model, 80)!r}",

@@ -19,11 +19,14 @@ from blindcal.items.question_files import Items
 from blindcal.methods import METHOD_OF, METHODS, count_queries, expected_controls, method_of
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, half_width
 from blindcal.prices import CHARACTERS_A_TOKEN, Prices
+from blindcal.probing.probe import FEW
 from blindcal.records import Usage
 from blindcal.settings import DEFAULT_BINS, Settings
 
-PROBE_QUERIES, CHOICE_PROBE_QUERIES, LOGPROB_PROBE_QUERIES, DECISION_PROBE_QUERIES = 170, 230, 50, 12
+PROBE_QUERIES, CHOICE_PROBE_QUERIES, LOGPROB_PROBE_QUERIES, DECISION_PROBE_QUERIES = 200, 240, 50, 12
 """Approximate queries of pilot and probe with two answers, with more, and where probabilities are shown."""
+FEW_PROBE_QUERIES, FEW_CHOICE_PROBE_QUERIES = 70, 130
+"""The same for fewer than `FEW` items, for which the dearest checks are left out."""
 PROBE_AT_ONCE = 4
 """Queries of a probe under way at a time, on average: many follow from the answers before."""
 LATENCY = 0.6  # seconds per reply, assumed without a run
@@ -83,7 +86,7 @@ class PlanInputs:
 
     def plan(self, method: str, n: int, queries: float, probes: int | None = None) -> Plan:
         """Plan one audit with about ``probes`` queries before it, by default those of the method."""
-        probes = probe_queries(method, several=False) if probes is None else probes
+        probes = probe_queries(method, n, several=False) if probes is None else probes
         bins = self.bins or (bins_blind(n) if method == "blind" else DEFAULT_BINS)
         asked = count_queries(method, n, queries, bins)
         controls = expected_controls(method, n, asked)
@@ -116,7 +119,7 @@ class PlanInputs:
             method,
             n,
             queries_per_item(settings, method),
-            0 if stated else probe_queries(method, several=several),
+            0 if stated else probe_queries(method, n, several=several),
         )
 
     def _seconds(self, queries: int, probes: int, tokens: float) -> float:
@@ -182,11 +185,18 @@ def queries_per_item(settings: Settings, method: str) -> float:
     return METHODS[method].nearest_queries(given, several=several)
 
 
-def probe_queries(method: str, *, several: bool) -> int:
-    """About how many queries the probe for a method takes; fewer where probabilities are shown."""
+def probe_queries(method: str, n: int, *, several: bool) -> int:
+    """About how many queries the probe for ``n`` items takes; fewer where probabilities are shown."""
     if METHODS[method].shown:
         return DECISION_PROBE_QUERIES if METHODS[method].way == "decisions" else LOGPROB_PROBE_QUERIES
+    if has_few(method, n):
+        return FEW_CHOICE_PROBE_QUERIES if several else FEW_PROBE_QUERIES
     return CHOICE_PROBE_QUERIES if several else PROBE_QUERIES
+
+
+def has_few(method: str, n: int) -> bool:
+    """Whether a probe leaves out its dearest checks, which cost more than these items; draws need them."""
+    return n < FEW and not METHODS[method].sampled
 
 
 def count_tokens(items: Items, settings: Settings) -> TokenCount:

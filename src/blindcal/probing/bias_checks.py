@@ -64,13 +64,20 @@ class BiasChecks:
     ``offset`` is the audit's common bias C and ``limit`` the largest bias that the service documents. After
     `check`, ``max_shift`` is the largest usable shift, ``clamp`` where the bias is clamped, and the jitters
     are ``None`` if not measured. ``hopeless`` means that temperature without a bias cannot help either.
-    ``gaps`` are the log-odds of the answer tokens by item, where logprobs show them.
+    ``gaps`` are the log-odds of the answer tokens by item, where logprobs show them. ``unchecked`` is why the
+    dearest checks, of concurrency and of draws, are left out.
     """
 
     def __init__(
-        self, client: ProbeClient, draws: DrawChecks, items: list[Item], offset: float, limit: float
+        self,
+        client: ProbeClient,
+        draws: DrawChecks,
+        items: list[Item],
+        offset: float,
+        limit: float,
+        unchecked: str = "",
     ) -> None:
-        self.client, self.draws, self.items = client, draws, items
+        self.client, self.draws, self.items, self.unchecked = client, draws, items, unchecked
         self.find = client.find
         self.offset, self.limit, self.room = offset, limit, limit - offset
         self.acts = self.hopeless = False
@@ -238,14 +245,18 @@ class BiasChecks:
                 await self._near(items[0], wider * step)
             self.flips, alone = fit(seen), fit(seen[count:])
         count = len(seen)
-        steps = [(items[0], step) for step in FAR] + [
-            (item, step) for item in items for step in (*LADDER, *FAR)
-        ]
+        steps = [(items[0], step) for step in FAR]
+        if not self.unchecked:
+            steps += [(item, step) for item in items for step in (*LADDER, *FAR)]
         await together(*(self._near(*step) for step in steps))
         crowd = fit(seen[count:], {**self.flips.shifts, **alone.shifts})
         self.jitter, self.crowd_jitter = alone.jitter, crowd.jitter
         self.flips = fit(seen)
         self._report_jitter("repeatable alone", alone)
+        if self.unchecked:
+            self.crowd_jitter = None
+            self.find("repeatable under concurrency", "unknown", self.unchecked)
+            return
         crowding = "" if self.jitter else "; ask with less concurrency, or one request at a time"
         limit = replace(crowd, most=self.flips.most) if crowd.jitter == 0 else crowd
         self._report_jitter("repeatable under concurrency", limit, crowding)
@@ -394,6 +405,9 @@ class BiasChecks:
     # Draws off the flips
 
     async def _draw(self, items: list[Item]) -> str:
+        if self.unchecked:
+            self.find("temperature honoured", "unknown", self.unchecked)
+            return self._report_scale(None)
         several = any(len(side) > 1 for side in self.client.targets.by_answer)
         spread = 0.1 + 1.5 * self.flips.jitter + several  # several spellings move the flip of sampled answers
         by_id = {item.id: item for item in items if abs(self.flips.shifts[item.id]) <= self.max_shift}
@@ -445,7 +459,7 @@ class BiasChecks:
         if SCALE in self.client.findings:
             return ""  # logprobs have shown it
         if posterior is None or (posterior.refuted and posterior.likeliest.cause != "scaled"):
-            answer = "unverified: neither draws nor logprobs show its scale"
+            answer = f"unverified: {self.unchecked or 'neither draws nor logprobs show its scale'}"
             return self.find(SCALE, "unknown", answer)
         self.scale = posterior.scale
         times = f"{self.scale[0]:.2g} to {self.scale[1]:.2g} times what it should be"

@@ -3,7 +3,7 @@
 Each of five ways needs something that some services refuse, and others accept and ignore:
 
 - *logprobs* that are shown (METHOD 9);
-- *thresholds*: ``logit_bias`` at temperature 0 (METHOD 2), about 170 queries to check;
+- *thresholds*: ``logit_bias`` at temperature 0 (METHOD 2), about 200 queries to check;
 - *temperature* without a bias (METHOD 6);
 - *repeated answers* at the endpoint's own setting, if they vary (METHOD 9);
 - *stated confidence*: the endpoint only has to answer in words.
@@ -43,6 +43,7 @@ from blindcal.records import INVALID, Item, Reply, Request, Targets, Way
 ITEMS = 6  # number of items whose answers are forced
 ITEMS_WITHOUT_BIAS = 12  # number of items to draw from if the bias is unusable
 TOPS = (TOP_LOGPROBS, 5)  # numbers of logprobs to ask for: older APIs show 5 at most
+FEW = 120  # items, of which an audit would cost less than all checks of its probe
 STATED = 3  # number of items that are asked for a confidence in words
 CONSTRAINED = 4  # number of items on which a constraint must act
 MOST_OPEN = 0.05  # of the probability of an answer, on average; the intervals are wider by that much
@@ -73,6 +74,7 @@ async def probe_endpoint(
     offset: float = 50.0,
     limit: float = 100.0,
     seed: int = 0,
+    few: bool = False,
 ) -> Probe:
     """Find out how ``endpoint`` can be audited, on a few of the audit's own ``items``.
 
@@ -80,7 +82,9 @@ async def probe_endpoint(
     by default for one token. ``no_ids`` says why token ids are not known. If answers will be drawn without a
     bias anyway, ``constrained`` looks for a field that allows only the answers. ``offset`` is the audit's
     common bias C and ``limit`` the largest bias that the service documents. ``seed`` chooses the items and
-    the seeds of drawn answers. Raises `FatalError` if the key, the model or the address is wrong.
+    the seeds of drawn answers. If the audit has so ``few`` items that the probe would cost more, its dearest
+    checks are left out, and findings say so. Raises `FatalError` if the key, the model or the address is
+    wrong.
     """
     if not items:
         raise InputError("a probe needs at least one item")
@@ -89,7 +93,8 @@ async def probe_endpoint(
     client = ProbeClient(endpoint, targets, seed)
     questions = questions or ProbeQuestions((TokenQuestion(targets, biased=False),))
     draws = DrawChecks(client, chosen, questions.plain[0])
-    bias = BiasChecks(client, draws, chosen[:ITEMS], offset, limit)
+    unchecked = f"not checked for fewer than {FEW} items" if few else ""
+    bias = BiasChecks(client, draws, chosen[:ITEMS], offset, limit, unchecked)
     return await _Probing(client, bias, questions, no_ids).run(ways, constrained)
 
 
