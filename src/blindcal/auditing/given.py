@@ -16,9 +16,9 @@ from blindcal.auditing.prepare import ReadyAudit, begun, designed_rounds, words_
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike
-from blindcal.items.catalogue import open_records
+from blindcal.items.exports import exported_records
 from blindcal.items.question_files import Items
-from blindcal.items.record_files import Numbered, Record
+from blindcal.items.record_files import Numbered, Record, numbered_records
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
@@ -34,10 +34,16 @@ def audit_given(
     """Audit the confidences in a file, or in ``records`` that stand for one."""
     run.tell("reading items")
 
+    exported = exported_records(path) if records is None else None
+    if exported is not None:
+        records = [record for record in exported if settings.prompt.is_complete(record)]
+        if left_out := len(exported) - len(records):
+            run.tell(f"{left_out:,} of {len(exported):,} records have no label or no confidence: left out")
+
     def read() -> Numbered:
         if records is None:
-            return open_records(path, settings.prompt)[0]
-        return ((f"row {number}", record) for number, record in enumerate(records, 1))
+            return numbered_records(path)
+        return ((f"record {number}", record) for number, record in enumerate(records, 1))
 
     try:
         reading = settings.prompt.surveyed(read())

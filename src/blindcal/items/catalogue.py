@@ -15,10 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from blindcal.errors import InputError, MissingExtraError
+from blindcal.errors import BlindcalError, InputError, MissingExtraError
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Choices, read_label
 from blindcal.items.confidences import Survey
 from blindcal.items.eval_logs import log_records
+from blindcal.items.exports import exported_records
 from blindcal.items.graded_answers import ANSWERED_BY, graded_records
 from blindcal.items.question_files import Items
 from blindcal.items.record_files import (
@@ -29,7 +30,13 @@ from blindcal.items.record_files import (
     numbered_records,
     plain,
 )
-from blindcal.items.record_format import SCORE_FIELD, SELF_CHECK_TEMPLATE, WORDS_FIELD, RecordFormat
+from blindcal.items.record_format import (
+    SCORE_FIELD,
+    SELF_CHECK_TEMPLATE,
+    WORDS_FIELD,
+    RecordFormat,
+    has_value,
+)
 from blindcal.text import listed, printable
 
 MMLU_LETTERS = LETTERS[:4]
@@ -188,6 +195,9 @@ def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, R
         return _graded(Path(source), replace(reading, template=reading.template or SELF_CHECK_TEMPLATE))
     if not is_name(source):
         path = Path(source)
+        if reading.confidence_field is not None:
+            exported = exported_records(path)
+            return (numbered_records(path) if exported is None else _numbered(exported)), reading
         logged = log_records(path, reading)
         return (numbered_records(path) if logged is None else _numbered(logged)), reading
     name, data_dir = str(source), reading.data_dir
@@ -231,15 +241,17 @@ def open_items(source: str | Path, reading: RecordFormat | None = None, *, label
 
 def likely_confidences(source: str | Path, label_field: str) -> dict[str, str]:
     """The fields of a file that seem to hold confidences, each with what they look like."""
-    if is_name(source):
-        return {}
-    records = list(islice(open_records(source, RecordFormat())[0], _SEEN))
+    records: list[tuple[str, Record]] = []
+    if not is_name(source):
+        with contextlib.suppress(BlindcalError):  # the audit itself says what is wrong
+            records += islice(open_records(source, RecordFormat(confidence_field=""))[0], _SEEN)
     likely = {}
-    for name in records[0][1] if records else ():
+    for name in dict.fromkeys(name for _, record in records for name in record):
         survey = Survey(name)
-        with contextlib.suppress(InputError, KeyError):
+        with contextlib.suppress(InputError):
             for where, record in records:
-                survey.add(where, record)
+                if has_value(record, name):
+                    survey.add(where, record)
             named = re.search("conf|prob|percent", name, re.IGNORECASE)
             if name != label_field and (survey.between or survey.signed or (named and survey.percent)):
                 unit = "%" if survey.percent else ""

@@ -41,9 +41,13 @@ def are_booleans(words: Iterable[str]) -> bool:
     return all(word.lower() in BOOLEANS for word in words)
 
 
+def confidence_fields(named: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in named.split(","))
+
+
 def answer_values(record: Record, named: str) -> dict[str, Any] | None:
     """What a record gives as the confidence in each answer; ``None`` if it is a single number."""
-    names = [name.strip() for name in named.split(",")]
+    names = confidence_fields(named)
     missing = [name for name in names if name not in record]
     if missing:
         raise InputError(
@@ -97,24 +101,29 @@ def _number(value: Any, name: str) -> tuple[float, bool]:
 def of_all_answers(values: Mapping[str, float], answers: tuple[str, ...]) -> tuple[int, float]:
     """The likeliest answer and its probability; of two, the first of which is positive, that of this one.
 
-    Two answers without names are such as yes and no.
+    Two answers without names are such as yes and no. What is no answer, such as another token, is left out.
     """
-    total = sum(values.values())
+    said: dict[str, float] = {}
+    for name, p in values.items():
+        word = next((word for word in answers or BOOLEANS if word.casefold() == name.casefold()), None)
+        if word is not None:
+            said[word] = said.get(word, 0.0) + p
+    total = sum(said.values())
     if total > 1 + _ROUNDED:
         raise InputError(
             f"the probabilities of its answers add up to {total:.4g}, not to 1",
             remedy="audit each alone, with one {confidence_field}, if they are about different questions",
             options={"confidence_field": ...},
         )
-    if not total and len(values) > 1:
+    if not total and len(said) != 1:
         raise InputError("all of its answers have probability 0", remedy="leave the record out")
-    whole = total < 1 - _ROUNDED and len(values) == max(2, len(answers))
-    scale = total if whole else 1.0  # what is left belongs to none of them
+    # what is left belongs to none of them, unless only one is named
+    scale = total if total < 1 - _ROUNDED and len(said) > 1 else 1.0
     if len(answers) > 2:
-        best = max(answers, key=lambda answer: values.get(answer, 0.0))
-        return answers.index(best), min(1.0, values[best] / scale)
-    positive = answers[0] if answers else next(filter(is_positive, values), "")
-    p = values[positive] if positive in values else scale - total
+        best = max(answers, key=lambda answer: said.get(answer, 0.0))
+        return answers.index(best), min(1.0, said[best] / scale)
+    positive = answers[0] if answers else next(filter(is_positive, said), "")
+    p = said[positive] if positive in said else scale - total
     return int(p >= scale / 2), min(1.0, p / scale)
 
 

@@ -257,7 +257,7 @@ def _harness_questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion
     questions, scored = [], []
     for number, sample in enumerate(samples.values(), 1):
         try:
-            question, options = _harness_question(sample)
+            question, options = harness_question(sample)
         except InputError as error:
             raise error.prefixed(f"{path}, sample {number}: ") from None
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
@@ -267,7 +267,7 @@ def _harness_questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion
     return _with_answers(questions, scored) if all(scored) else questions
 
 
-def _harness_question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
+def harness_question(sample: Record) -> tuple[LoggedQuestion, tuple[str, ...]]:
     requests = [tuple(request.values()) for request in sample["arguments"].values()]
     first = requests[0]
     messages = harness_messages(first[0])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ANSWERED_BY = "answered_by"
 """Field with the name of the model that gave an answer."""
-_INSPECT_SCORES = {"C": 1, "I": 0, "P": 0.5, "N": 0}  # correct, incorrect, partial, no answer
+INSPECT_SCORES = {"C": 1, "I": 0, "P": 0.5, "N": 0}  # correct, incorrect, partial, no answer
 
 
 def graded_records(path: Path, reading: RecordFormat) -> list[Record] | None:
@@ -46,7 +46,7 @@ def graded_records(path: Path, reading: RecordFormat) -> list[Record] | None:
     readers: dict[Callable[[Path], bool], Callable[[Path, str | None], Iterator[Record]]] = {
         is_inspect: _inspect_answers,
         is_harness: _harness_answers,
-        _is_promptfoo: _promptfoo_answers,
+        is_promptfoo: _promptfoo_answers,
     }
     reader = next((reader for is_log, reader in readers.items() if is_log(path)), None)
     if reader is None:
@@ -122,7 +122,7 @@ def _inspect_answer(sample: EvalSample, chosen: str | None, model: str) -> Recor
     asked = [given] if isinstance(given, str) else [inspect_message(each).content for each in given]
     score = _chosen(sample.scores or {}, chosen).value
     if isinstance(score, str):
-        score = _INSPECT_SCORES.get(score, score)
+        score = INSPECT_SCORES.get(score, score)
     return _record(sample.id, asked, sample.output.completion, score, model, sample.metadata)
 
 
@@ -164,7 +164,7 @@ def _harness_answer(sample: Record, chosen: str | None, model: str) -> Record:
 # promptfoo
 
 
-def _is_promptfoo(path: Path) -> bool:
+def is_promptfoo(path: Path) -> bool:
     return path.suffix.lower() == ".json"
 
 

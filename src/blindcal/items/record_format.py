@@ -29,8 +29,10 @@ from blindcal.items.confidences import (
     Survey,
     answer_values,
     are_booleans,
+    confidence_fields,
     fraction,
     given_message,
+    is_positive,
     of_all_answers,
 )
 from blindcal.items.record_files import Numbered, Record, as_line
@@ -298,6 +300,11 @@ class RecordFormat:
             )
         return int(p >= 0.5), p
 
+    def is_complete(self, record: Record) -> bool:
+        """Whether a record has a label and a confidence."""
+        fields = [self.label_field, *confidence_fields(self.confidence_field or "")]
+        return all(has_value(record, field) for field in fields)
+
     def surveyed(self, records: Numbered) -> RecordFormat:
         """This format with the unit and the answers that the confidences of a whole file show."""
         survey, said = Survey(self.confidence_field or ""), dict[str, None]()
@@ -337,13 +344,17 @@ class RecordFormat:
     def _answers_of(self, shown: Iterable[str]) -> tuple[str, ...]:
         """The answers in the order of their numbers; empty for words such as yes and no."""
         answers = tuple(shown)
-        if self.answers and {*self.answers} != {*answers}:
+        if self.answers and not {word.casefold() for word in self.answers} & {
+            word.casefold() for word in answers
+        }:
             raise InputError(
                 f"the confidences are those of {printable(', '.join(answers), 80)}, not of "
                 f"{printable(', '.join(self.answers), 80)}",
-                remedy="leave {answers} out",
+                remedy="name some of these with {answers}",
                 options={"answers": ...},
             )
+        if len(self.answers) == 2 and are_booleans(self.answers) and is_positive(self.answers[0]):
+            return ()
         return self.answers or (() if len(answers) < 3 and are_booleans(answers) else parse_answers(answers))
 
     def _mapped(self, value: Any) -> int | None:

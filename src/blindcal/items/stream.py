@@ -271,9 +271,7 @@ class ArrivalReader:
         reading = self._reading
         usual = ("prompt", "messages", "question", CHOICES_FIELD)
         if reading.confidence_field is not None:
-            return has_value(record, reading.label_field) and not any(
-                field.strip() in record for field in reading.confidence_field.split(",")
-            )
+            return has_value(record, reading.label_field) and not reading.is_complete(record)
         asked = usual if reading.template is None else reading.fields - {reading.id_field}
         return has_value(record, reading.label_field) and not any(name in record for name in asked)
 

@@ -1,0 +1,211 @@
+"""Confidences in the exports of other tools, as records with a field for each number that they hold.
+
+A reader gives what an export holds, under names that ``--confidence`` and ``--label-field`` can choose from;
+a score with one clear meaning is also the field ``label``. To add a tool, add one entry to `EXPORTS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blindcal.errors import InputError
+from blindcal.items.answers import LETTERS
+from blindcal.items.confidences import are_booleans
+from blindcal.items.eval_logs import harness_question, is_harness, is_inspect, read_inspect, simple_fields
+from blindcal.items.graded_answers import INSPECT_SCORES, is_promptfoo
+from blindcal.items.record_files import Record, has_reader, numbered_records
+from blindcal.json_form import JsonError, read_json
+
+PROBABILITIES = "probabilities"
+"""Field with the probability of each answer, or of each token that may begin one."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """The export of a tool: how it is known, from the file or its first record, and what is read."""
+
+    tool: str
+    known: Callable[[Path, Record], bool]
+    records: Callable[[Path], Iterator[Record]]
+
+
+def exported_records(path: Path) -> list[Record] | None:
+    """The records of an export; ``None`` if the file is none."""
+    first = next(numbered_records(path), ("", {}))[1] if has_reader(path) else {}
+    export = next((export for export in EXPORTS if export.known(path, first)), None)
+    if export is None:
+        return None
+    try:
+        return list(export.records(path))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
+        raise InputError(
+            f"{path}: looks like an export of {export.tool}, but is not in the form that it writes"
+        ) from None
+
+
+def _flat(name: str, value: Any) -> Record:
+    """A value and what it holds, such as ``judge`` and ``judge.confidence``."""
+    if not isinstance(value, Mapping):
+        return {name: value}
+    return {f"{name}.{key}": each for key, each in simple_fields(value).items()}
+
+
+def _inspect(path: Path) -> Iterator[Record]:
+    samples = read_inspect(path).samples or []
+    several = len({sample.id for sample in samples}) < len(samples)  # epochs
+    for sample in samples:
+        record = {**simple_fields(sample.metadata), "target": sample.target}
+        scores = {name: score.value for name, score in (sample.scores or {}).items()}
+        for name, score in (sample.scores or {}).items():
+            record |= _flat(name, score.metadata or {})
+            record |= _flat(name, INSPECT_SCORES.get(str(score.value), score.value))
+        if len(scores) == 1:
+            record |= {"label": record.get(next(iter(scores)))}
+        chosen = sample.output.choices[0] if sample.output.choices else None
+        if chosen is not None and chosen.logprobs is not None and chosen.logprobs.content:
+            listed = chosen.logprobs.content[0].top_logprobs or ()
+            record[PROBABILITIES] = _by_token([(each.token, each.logprob) for each in listed])
+        own = {"id": f"{sample.id}/{sample.epoch}", "group": str(sample.id)} if several else {"id": sample.id}
+        yield {**record, **own}
+
+
+def _harness(path: Path) -> Iterator[Record]:
+    samples = {str(sample["doc_id"]): sample for _, sample in reversed(list(numbered_records(path)))}
+    read = [(sample, *harness_question(sample)) for sample in reversed(samples.values())]
+    shown = {tuple(text.strip() for text in options) for _, _, options in read}
+    words = next(iter(shown)) if len(shown) == 1 else ()
+    if len(words) < 2 or not (are_booleans(words) or all(len(word.split()) == 1 for word in words)):
+        words = LETTERS
+    for sample, question, options in read:
+        record = {**question.fields, **{name: sample[name] for name in sample.get("metrics", ())}}
+        if options:
+            answers = sample["filtered_resps"][: len(options)]
+            logs = [float(answer[0]) for answer in answers]  # each with whether it is the likeliest
+            whole = math.fsum(math.exp(log - max(logs)) for log in logs)
+            shares = [math.exp(log - max(logs)) / whole for log in logs]
+            record[PROBABILITIES] = dict(zip(words, shares, strict=False))
+            record["label"] = words[int(question.target)]
+        yield {**record, "id": sample["doc_id"]}
+
+
+def _promptfoo(path: Path) -> Iterator[Record]:
+    try:
+        results = read_json(path.read_bytes())["results"]["results"]
+    except JsonError as error:
+        raise InputError(str(error)) from None
+    for number, result in enumerate(results, 1):
+        output = (result.get("response") or {}).get("output")
+        if isinstance(output, str) and output.lstrip().startswith("{"):
+            output = read_json(output.encode())
+        yield {
+            **simple_fields(result.get("vars") or {}),
+            **_flat("output", output),
+            **(result.get("namedScores") or {}),
+            **{"id": number, "group": str(result.get("testIdx", number))},
+            **{"label": result["success"], "score": result["score"]},
+        }
+
+
+def _openai(path: Path) -> Iterator[Record]:
+    for _, record in numbered_records(path):
+        reply = _reply(record)
+        known = {**simple_fields(record), **simple_fields(reply.get("metadata") or {})}
+        named = {"id": record.get("custom_id", reply.get("id", record.get("id")))}
+        yield {**known, **named, **_shown(reply)}
+
+
+def _reply(record: Record) -> Record:
+    reply = record.get("response", record)
+    reply = read_json(reply.encode()) if isinstance(reply, str) else reply
+    body: Record = reply.get("body", reply) if isinstance(reply, dict) else {}
+    return body
+
+
+def _shown(reply: Record) -> Record:
+    """What a reply of a chat, of plain completions or of a decision API shows."""
+    if "answers" in reply:
+        given = reply["answers"]
+        answer = given[0] if isinstance(given, list) else next(iter(given.values()))
+        single = answer.get("probability", answer.get("noul"))
+        shown = answer.get("probabilities", single) if single is None else single
+        if isinstance(shown, list):
+            shown = {row.get("label", row.get("value")): row["probability"] for row in shown}
+        return {PROBABILITIES: shown}
+    choice = reply["choices"][0]
+    logprobs = choice.get("logprobs") or {}
+    if isinstance(first := (logprobs.get("top_logprobs") or [None])[0], dict):
+        listed = list(first.items())
+    else:
+        token = (logprobs.get("content") or [{}])[0]
+        listed = [(each["token"], each["logprob"]) for each in token.get("top_logprobs") or ()]
+    said = choice.get("text", (choice.get("message") or {}).get("content"))
+    return {"answer": said, **({PROBABILITIES: _by_token(listed)} if listed else {})}
+
+
+def _by_token(listed: list[tuple[str, float]]) -> dict[str, float]:
+    """The probability of each token without the spaces around it."""
+    shown: dict[str, float] = {}
+    for token, log in listed:
+        shown[token.strip()] = shown.get(token.strip(), 0.0) + math.exp(log)
+    return shown
+
+
+def _pivoted(
+    path: Path, unit: Callable[[Record], str], cells: Callable[[Record], Record]
+) -> Iterator[Record]:
+    """One record for each unit, with the cells of all its rows."""
+    units: dict[str, Record] = {}
+    for _, row in numbered_records(path):
+        units.setdefault(unit(row), {"id": unit(row)}).update(cells(row))
+    yield from units.values()
+
+
+def _langfuse(path: Path) -> Iterator[Record]:
+    def cells(row: Record) -> Record:
+        text = row["data_type"] in ("CATEGORICAL", "TEXT")
+        return {f"{row['name']}.{row['source'].lower()}": row["string_value" if text else "value"]}
+
+    return _pivoted(path, lambda row: row["observation_id"] or row["trace_id"], cells)
+
+
+def _phoenix(path: Path) -> Iterator[Record]:
+    def cells(row: Record) -> Record:
+        name = f"{row['annotation_name']}.{row['annotator_kind'].lower()}"
+        return {f"{name}.label": row["label"], f"{name}.score": row["score"]}
+
+    return _pivoted(path, lambda row: row["span_id"], cells)
+
+
+def _arize(path: Path) -> Iterator[Record]:
+    return ({**row, "id": row["context.span_id"]} for _, row in numbered_records(path))
+
+
+def _has(*names: str) -> Callable[[Path, Record], bool]:
+    return lambda _, first: all(name in first for name in names)
+
+
+def _is_openai(_: Path, first: Record) -> bool:
+    try:
+        reply = _reply(first)
+        entries = list(reply.get("choices") or reply.get("answers") or ())
+        return bool(entries) and (isinstance(entries[0], dict) or isinstance(reply["answers"], dict))
+    except (JsonError, KeyError, TypeError, ValueError):
+        return False
+
+
+EXPORTS = (
+    Export("Inspect", lambda path, _: is_inspect(path), _inspect),
+    Export("lm-evaluation-harness", lambda path, _: is_harness(path), _harness),
+    Export("promptfoo", lambda path, _: is_promptfoo(path), _promptfoo),
+    Export("Langfuse", _has("trace_id", "name", "value", "data_type", "source"), _langfuse),
+    Export("Phoenix", _has("span_id", "annotation_name", "annotator_kind", "score"), _phoenix),
+    Export("Arize", _has("context.span_id"), _arize),
+    Export("an API in OpenAI's format", _is_openai, _openai),
+)
+"""Readers of exports; an entry needs a test of the file and a generator of records."""
