@@ -32,6 +32,7 @@ COMMANDS = {
     "audit": "Audit how well calibrated a model is.",
     "status": "Show the state of a run.",
     "threshold": "Choose a decision threshold and print the request that applies it.",
+    "recalibrate": "Write the probability to show instead of each confidence.",
     "certify": "Certify a decision threshold with an exact bound.",
     "decide": "Decide about unlabelled items by a certificate.",
     "watch": "Watch a model in production, with alarms that may be looked at any time.",

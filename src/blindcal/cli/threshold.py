@@ -20,11 +20,13 @@ from blindcal.cli import options
 from blindcal.cli.console import error_text, print_field, print_stage, print_table, print_warning
 from blindcal.errors import NotIdentifiedError
 from blindcal.estimate.findings import OperatingPoint
-from blindcal.estimate.latent.operating import TESTED, ChosenThreshold
+from blindcal.estimate.latent.operating import GRID_THRESHOLDS, TESTED, ChosenThreshold
+from blindcal.estimate.shown import AnswersFit
 from blindcal.json_form import json_line
 from blindcal.records import Estimate, level_percent
 from blindcal.report.wording import Wording, wording_of
 from blindcal.results.merge import together
+from blindcal.results.recalibration import Recalibration
 from blindcal.results.run import Run, open_run
 from blindcal.text import printable, spoken
 
@@ -83,6 +85,11 @@ _RATES = ("precision", "recall", "accuracy", "positive_rate")
 )
 @click.option(
     "--cost-fn", type=options.POSITIVE_NUMBER, help="Cost of a wrong negative decision; requires --cost-fp."
+)
+@click.option(
+    "--probability",
+    type=options.INNER_SHARE,
+    help="Share of positive labels at the threshold itself, by the map of 'blindcal recalibrate'.",
 )
 @click.option(
     "--confidence",
@@ -150,7 +157,11 @@ def command(
         _print_all(points, run, level, as_json, by_margin=fit.by_margin)
         return
     sure = None if estimate else confidence
-    chosen = fit.choose_threshold(**goal, confidence=sure, max_shift=run.max_shift)
+    probability = goal.pop("probability")
+    if probability is not None:
+        chosen = _by_map(run, fit, probability)
+    else:
+        chosen = fit.choose_threshold(**goal, confidence=sure, max_shift=run.max_shift)
     if not (run.result.answers or run.shown):
         _warn_about_untested(run, float(chosen.threshold))
     try:
@@ -168,17 +179,31 @@ def command(
         written = curl_snippet if snippet == "curl" else python_snippet
         click.echo(written(request, varies=varies and request.shown is None), nl=False)
     else:
-        _print(chosen, run, goal, request)
+        _print(chosen, run, goal | {"probability": probability}, request)
+
+
+def _by_map(run: Run, fit: AnswersFit, probability: float) -> ChosenThreshold:
+    """The threshold at the confidence that is a true ``probability``."""
+    if fit.by_margin:
+        raise NotIdentifiedError(
+            "probability: with more than two answers, one query compares margins, not confidences",
+            remedy="give a {precision}",
+            options={"precision": ...},
+        )
+    confidence = Recalibration.of_fit(fit, run.result.model).confidence_of(probability)
+    (point,) = fit.operating_at(np.clip([float(confidence)], *GRID_THRESHOLDS[[0, -1]]))
+    return ChosenThreshold(replace(confidence, value=point.threshold), point, None)
 
 
 def _check_options(goal: dict[str, float | None], snippet: str | None) -> None:
     if (goal["cost_fp"] is None) != (goal["cost_fn"] is None):
         raise click.UsageError("--cost-fp and --cost-fn go together")
-    goals = sum(goal[name] is not None for name in ("precision", "recall", "cost_fp"))
+    goals = sum(goal[name] is not None for name in ("precision", "recall", "cost_fp", "probability"))
+    wanted = "--precision, --recall, --probability, or --cost-fp with --cost-fn"
     if goals > 1:
-        raise click.UsageError("give only one of --precision, --recall, or --cost-fp with --cost-fn")
+        raise click.UsageError(f"give only one of {wanted}")
     if not goals and snippet is not None:
-        raise click.UsageError("give a goal: --precision, --recall, or --cost-fp with --cost-fn")
+        raise click.UsageError(f"give a goal: {wanted}")
 
 
 def _warn_about_run(run: Run) -> None:
@@ -295,6 +320,8 @@ def _promise(chosen: ChosenThreshold, goal: dict[str, float | None], words: Word
         return (
             f"lowest expected cost if a {wrong} costs {goal['cost_fp']:g} and a {missed} {goal['cost_fn']:g}"
         )
+    if name == "probability":
+        return f"a true {value:g} at the threshold itself, by the recalibration map"
     if chosen.confidence is None:
         return f"{name} {value:g} by the estimate alone: it falls short about half of the time"
     return f"{name} at least {value:g}, {chosen.confidence:.0%} sure"

@@ -20,7 +20,8 @@ from blindcal.estimate.shown import AnswersFit, fit_answers
 from blindcal.estimation import UNNAMED
 from blindcal.items.question_files import items_digest, resampling_units
 from blindcal.methods import METHODS
-from blindcal.records import AnswerTable, IntArray
+from blindcal.records import AnswerTable, Estimate, IntArray
+from blindcal.results.recalibration import Recalibration
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import FrameLibrary, answer_table, frame
 from blindcal.store.run_store import ANOTHER_COPY, RUN_FILE, Store
@@ -128,6 +129,17 @@ class Run:
         bins = len(self.result.bins) if bins is None else bins
         level = self.result.level if level is None else level
         return fit_answers(problem, bins=bins, level=level, resamples=resamples)
+
+    def recalibration_map(self, *, level: float | None = None, resamples: int = 1000) -> Recalibration:
+        """The probability to show instead of each confidence."""
+        return Recalibration.of_fit(self.fit(level=level, resamples=resamples), self.result.model)
+
+    def recalibration(self, confidence: float) -> Estimate:
+        """The probability to show instead of a confidence: the share of positive labels, or right answers.
+
+        For many, ``recalibration_map()`` fits once.
+        """
+        return self.recalibration_map().at(confidence)
 
     def need_fit(self) -> None:
         """Raise `NotIdentifiedError` if the run's answers were not read by a fit."""
