@@ -17,7 +17,7 @@ from blindcal.results.run import open_run
 _SHOWN = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
 
-@click.command("recalibrate")
+@options.command("recalibrate")
 @options.run_argument()
 @click.option("--out", type=options.FILE, help=f"File to write.  [default: RUN/{RECALIBRATION_FILE}]")
 @options.fields("level", "resamples")
