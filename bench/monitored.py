@@ -36,7 +36,7 @@ import numpy as np
 from scipy.stats import norm
 
 import blindcal as bc
-from blindcal.estimate.shown import Shown, ShownFit
+from blindcal.estimate.shown import ShownFit
 from blindcal.estimate.streams.betting import CurveClaim, Game, Reference, calibration_cells, question_cells
 from blindcal.estimate.streams.shown_bets import LabelGame, RangeGame, claim_of
 from blindcal.records import FloatArray, IntArray
@@ -121,7 +121,7 @@ def reference(path: Path, seed: int, items: int = 1000) -> Reference:
 def shown_reference(path: Path, seed: int, items: int) -> tuple[LabelGame, RangeGame]:
     """An audit of the same items whose probabilities were read."""
     labels, f = audited_items(path, seed, items)
-    fit = ShownFit(shown=Shown(labels, f, size=1000, seed=seed), bin_count=5, level=0.95)
+    fit = ShownFit(labels=labels, p=f, resamples=1000, seed=seed)
     missed = LEVEL * FOR_REFERENCE
     return LabelGame(claim_of(fit, missed)), RangeGame(fit, missed)
 

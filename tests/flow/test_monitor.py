@@ -18,7 +18,7 @@ import blindcal as bc
 from blindcal.errors import InputError
 from blindcal.estimate.latent.estimator import fit_problem
 from blindcal.estimate.problem import NoisePosterior, Problem
-from blindcal.estimate.shown import Shown, ShownFit
+from blindcal.estimate.shown import ShownFit
 from blindcal.estimate.streams.alarms import RANGES, Alarm, AlarmName, GapCounts, MonitorState
 from blindcal.estimate.streams.betting import CurveClaim, Reference, calibration_cells, question_cells
 from blindcal.estimate.streams.shown_bets import LabelGame
@@ -60,7 +60,7 @@ def shown_reference() -> ShownFit:
     rng = np.random.default_rng(152)
     p = rng.beta(0.6, 0.7, 1000)
     labels = (rng.random(1000) < squared(p)).astype(np.int64)
-    return ShownFit(shown=Shown(labels, p, size=1000), bin_count=5, level=0.95)
+    return ShownFit(labels=labels, p=p, resamples=1000)
 
 
 def alarm(state: MonitorState, name: AlarmName = "calibration") -> Alarm:

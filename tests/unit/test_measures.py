@@ -13,7 +13,7 @@ from scipy.special import ndtr
 
 from blindcal.estimate import grid, measures
 from blindcal.estimate.fit import Fit
-from blindcal.estimate.shown import Shown, ShownFit
+from blindcal.estimate.shown import ShownFit
 from blindcal.records import FloatArray, IntArray
 
 NAMES = ("smece", "atb", "miscalibration", "discrimination", "uncertainty", "aurc", "coverage")
@@ -28,7 +28,7 @@ def items(seed: int, n: int = 80, steps: int = 30) -> tuple[IntArray, FloatArray
 
 
 def fit_of(labels: Any, p: FloatArray, size: int = 0, **options: Any) -> ShownFit:
-    return ShownFit(shown=Shown(np.asarray(labels), p, None, size), **options)
+    return ShownFit(labels=np.asarray(labels), p=p, resamples=size, **options)
 
 
 @settings(max_examples=25)

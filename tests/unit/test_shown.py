@@ -14,7 +14,7 @@ from blindcal.estimate.fit import Fit
 from blindcal.estimate.latent.difference import differences
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.problem import Problem
-from blindcal.estimate.shown import Shown, ShownFit, classwise, fit_answers
+from blindcal.estimate.shown import ShownFit, classwise, fit_answers
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import INVALID, Estimate, FloatArray, IntArray
 from fitting import asked, ends
@@ -34,7 +34,7 @@ ROWS = st.lists(
 
 
 def shown(labels: Any, p: Any, groups: IntArray | None = None, size: int = 200, **options: Any) -> ShownFit:
-    return ShownFit(shown=Shown(np.array(labels), np.array(p, float), groups, size), **options)
+    return ShownFit(labels=np.array(labels), p=np.array(p, float), groups=groups, resamples=size, **options)
 
 
 def model(n: int, seed: int = 0) -> tuple[IntArray, FloatArray]:

@@ -10,7 +10,7 @@ from scipy.special import expit
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.checks import ArrayLike, answers_array, labels_array, probabilities, whole, wholes
 from blindcal.estimate.findings import NOTHING, Bin, Findings, bare_bins, share_around
-from blindcal.estimate.shown import Shown, ShownFit
+from blindcal.estimate.shown import ShownFit
 from blindcal.estimate.truth import bin_edges, bin_index, binned_ece
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, AnswerTable, Estimate, FloatArray, IntArray
 
@@ -208,8 +208,7 @@ def flip_bounds(n: int, answered: AnswerTable) -> tuple[FloatArray, FloatArray]:
 def findings_at_face_value(labels: IntArray, p: FloatArray, bins: int) -> Findings:
     """Findings if these probabilities are the model's own; NaN for items without one."""
     known = np.isfinite(p)
-    shown = Shown(labels[known], p[known])
-    return ShownFit(shown=shown, read=known, bin_count=bins).findings()
+    return ShownFit(labels=labels[known], p=p[known], read=known, bin_count=bins).findings()
 
 
 def half_gaps_at_face_value(labels: IntArray, p: FloatArray) -> tuple[FloatArray, FloatArray] | None:

@@ -8,7 +8,7 @@ smooth: it is that of the latent fit of the same readings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TypeAlias
 
@@ -66,16 +66,56 @@ def exact_readings(problem: Problem) -> FloatArray | None:
     return p
 
 
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """Labels and probabilities of items, and their resamples; ``problem`` is what the curve is fitted to."""
+def _counted(labels: IntArray, cell: IntArray, cells: int) -> FloatArray:
+    return np.bincount(labels * cells + cell, minlength=2 * cells).astype(np.float64)
+
+
+def _weights(units: int, size: int, rng: np.random.Generator) -> Iterator[FloatArray]:
+    """How often each unit (rows) is drawn in each of ``size`` resamples, a part of them at a time."""
+    step = max(1, _CHUNK // units)
+    for at in range(0, size, step):
+        some = min(step, size - at)
+        picked = rng.integers(units, size=(units, some)) * some + np.arange(some)
+        yield np.bincount(picked.reshape(-1), minlength=units * some).reshape(units, some).astype(np.float64)
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class ShownFit(Fit):
+    """Estimates from the probabilities ``p`` that were read of items with these ``labels``.
+
+    ``read`` says of which items asked, by default of all. Without a ``problem`` behind them there is no
+    reliability curve, its test or true calibration error.
+    """
 
     labels: IntArray
     p: FloatArray
     groups: IntArray | None = None
-    size: int = 0
+    resamples: int = 0
     seed: int = 0
     problem: Problem | None = None
+    read: BoolArray | None = None
+
+    def at(self, *, bins: int | None = None, level: float | None = None) -> ShownFit:
+        """The same fit with other bins or another level; nothing is drawn again."""
+        other, known = super().at(bins=bins, level=level), {each.name for each in fields(self)}
+        vars(other).update({name: value for name, value in vars(self).items() if name not in known})
+        return other
+
+    @property
+    def curved(self) -> bool:
+        return self.problem is not None
+
+    @property
+    def items(self) -> int:
+        return self.p.size
+
+    @property
+    def queries(self) -> int:
+        return self.items + self.invalid
+
+    @property
+    def invalid(self) -> int:
+        return 0 if self.read is None else int((~self.read).sum())
 
     @cached_property
     def cells(self) -> Cells:
@@ -83,7 +123,7 @@ class Shown:
         return Cells.at(np.unique(self.p))
 
     @cached_property
-    def table(self) -> FloatArray:
+    def sample(self) -> FloatArray:
         """The items' joint table over `cells`."""
         return _counted(self.labels, np.searchsorted(self.cells.p, self.p), self.cells.p.size) / self.p.size
 
@@ -110,17 +150,24 @@ class Shown:
     @cached_property
     def draws(self) -> FloatArray:
         """Joint tables over `draw_cells` of resampled units."""
-        if not self.size:
+        if not self.resamples:
             raise NotIdentifiedError("this fit was made without resamples, so it has no intervals")
         rng = np.random.default_rng(self.seed)
         if self.groups is not None:
             units = np.unique(self.groups, return_inverse=True)[1]
             count = int(units.max()) + 1
-            return self.redrawn(units, count, _weights(count, self.size, rng))
+            return self._redrawn(units, count, _weights(count, self.resamples, rng))
         counts = _counted(self.labels, self._cell_of_item, self.draw_cells.p.size)
-        return np.asarray(rng.multinomial(self.p.size, counts / counts.sum(), self.size) / self.p.size)
+        return np.asarray(rng.multinomial(self.p.size, counts / counts.sum(), self.resamples) / self.p.size)
 
-    def redrawn(self, units: IntArray, count: int, drawn: Iterable[FloatArray]) -> FloatArray:
+    def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:  # noqa: ARG002 - nothing is refitted
+        units = units if self.read is None else units[self.read]
+        rng, shares = np.random.default_rng([seed, 11]), np.full(count, 1 / count)
+        # the same draws as those of a latent fit of another run
+        drawn = (rng.multinomial(count, shares, 1).T.astype(np.float64) for _ in range(size))
+        return self._redrawn(units, count, drawn)
+
+    def _redrawn(self, units: IntArray, count: int, drawn: Iterable[FloatArray]) -> FloatArray:
         """As `draws`, by how often each of ``count`` units (rows) is ``drawn``; ``units`` has each item's."""
         cells = self.draw_cells.p.size
         owned = csr_array(
@@ -133,80 +180,17 @@ class Shown:
     def unseen(self) -> tuple[int, FloatArray]:
         """The number of units, and for each draw a share of the population that they miss."""
         units = self.p.size if self.groups is None else np.unique(self.groups).size
-        return units, unseen_draws(units, self.size, np.random.default_rng([self.seed, 1]))
+        return units, unseen_draws(units, self.resamples, np.random.default_rng([self.seed, 1]))
 
     @cached_property
+    def _smooth(self) -> LatentFit:
+        assert self.problem is not None
+        return fit_problem(self.problem, resamples=self.resamples, seed=self.seed)
+
+    @property
     def smooth(self) -> LatentFit:
         """The latent fit of the same readings."""
-        assert self.problem is not None
-        return fit_problem(self.problem, resamples=self.size, seed=self.seed)
-
-
-def _counted(labels: IntArray, cell: IntArray, cells: int) -> FloatArray:
-    return np.bincount(labels * cells + cell, minlength=2 * cells).astype(np.float64)
-
-
-def _weights(units: int, size: int, rng: np.random.Generator) -> Iterator[FloatArray]:
-    """How often each unit (rows) is drawn in each of ``size`` resamples, a part of them at a time."""
-    step = max(1, _CHUNK // units)
-    for at in range(0, size, step):
-        some = min(step, size - at)
-        picked = rng.integers(units, size=(units, some)) * some + np.arange(some)
-        yield np.bincount(picked.reshape(-1), minlength=units * some).reshape(units, some).astype(np.float64)
-
-
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class ShownFit(Fit):
-    """Estimates from probabilities that were read; ``read`` says of which items asked, by default of all.
-
-    Without a problem behind them there is no reliability curve, its test or true calibration error.
-    """
-
-    shown: Shown
-    read: BoolArray | None = None
-
-    @property
-    def curved(self) -> bool:
-        return self.shown.problem is not None
-
-    @property
-    def items(self) -> int:
-        return self.shown.p.size
-
-    @property
-    def queries(self) -> int:
-        return self.items + self.invalid
-
-    @property
-    def invalid(self) -> int:
-        return 0 if self.read is None else int((~self.read).sum())
-
-    @property
-    def resamples(self) -> int:
-        return self.shown.size
-
-    @property
-    def sample(self) -> FloatArray:
-        return self.shown.table
-
-    @property
-    def cells(self) -> Cells:
-        return self.shown.cells
-
-    @property
-    def draws(self) -> FloatArray:
-        return self.shown.draws
-
-    @property
-    def draw_cells(self) -> Cells:
-        return self.shown.draw_cells
-
-    def redrawn(self, units: IntArray, count: int, size: int, seed: int, turn: int) -> FloatArray:  # noqa: ARG002 - nothing is refitted
-        units = units if self.read is None else units[self.read]
-        rng, shares = np.random.default_rng([seed, 11]), np.full(count, 1 / count)
-        # the same draws as those of a latent fit of another run
-        drawn = (rng.multinomial(count, shares, 1).T.astype(np.float64) for _ in range(size))
-        return self.shown.redrawn(units, count, drawn)
+        return self._smooth.at(level=self.level)
 
     @property
     def tce(self) -> Estimate:
@@ -220,16 +204,12 @@ class ShownFit(Fit):
     def calibrated_pvalue(self) -> float:
         return self.smooth.calibrated_pvalue
 
-    @property
-    def smooth(self) -> LatentFit:
-        return self.shown.smooth.at(level=self.level)
-
     def _rates(self, thresholds: FloatArray) -> Rates:
         return _rates(self.sample, self.cells, thresholds)
 
     def _decisions(self, thresholds: FloatArray) -> Decisions:
-        above = self.items - np.searchsorted(np.sort(self.shown.p), thresholds)
-        units, missed = self.shown.unseen
+        above = self.items - np.searchsorted(np.sort(self.p), thresholds)
+        units, missed = self.unseen
         return Decisions(
             rates=self._rates(thresholds),
             drawn=_rates(self.draws, self.draw_cells, thresholds),
@@ -252,11 +232,11 @@ class ShownFit(Fit):
         ):  # a draw fits the noise of the sample's labels, at most twice as much as noise of its own
             excess = drawn.mean(axis=0) - value
             drawn, value = drawn - 3 * excess, value - 2 * excess
-        return Unseen(*self.shown.unseen, self.level).ends(drawn, value, least, most)
+        return Unseen(*self.unseen, self.level).ends(drawn, value, least, most)
 
     def _absolute_ends(self, signed: Quantity, order: int) -> tuple[float, float]:
         drawn, value = signed(self.draws, self.draw_cells), signed(self.sample, self.cells)
-        return Unseen(*self.shown.unseen, self.level).absolute_ends(drawn, value, order=order)
+        return Unseen(*self.unseen, self.level).absolute_ends(drawn, value, order=order)
 
     @property
     def _ece_if_invalid(self) -> tuple[float, float]:
@@ -265,11 +245,11 @@ class ShownFit(Fit):
 
     @property
     def _labels(self) -> IntArray:
-        return self.shown.labels
+        return self.labels
 
     @property
     def _given(self) -> bool:
-        return self.shown.problem is not None and self.shown.problem.given is not None
+        return self.problem is not None and self.problem.given is not None
 
 
 AnswersFit: TypeAlias = LatentFit | ShownFit
@@ -285,14 +265,12 @@ def fit_answers(
     check_options(bins, level, resamples)
     items, read = problem.items, np.flatnonzero(np.isfinite(p))
     return ShownFit(
-        shown=Shown(
-            problem.labels[read],
-            p[read],
-            None if problem.units is None else problem.units[read],
-            resamples,
-            seed,
-            problem,
-        ),
+        labels=problem.labels[read],
+        p=p[read],
+        groups=None if problem.units is None else problem.units[read],
+        resamples=resamples,
+        seed=seed,
+        problem=problem,
         read=np.isfinite(p[items]),
         bin_count=bins,
         level=level,

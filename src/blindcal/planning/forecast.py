@@ -18,7 +18,7 @@ from blindcal.estimate.grid import CELLS, EDGES_P, EDGES_S, MID_P, positions
 from blindcal.estimate.latent.intervals import of_items
 from blindcal.estimate.latent.model import Ensemble, fit_ensemble, refit, tangents
 from blindcal.estimate.patterns import Patterns, count_patterns
-from blindcal.estimate.shown import Shown
+from blindcal.estimate.shown import ShownFit
 from blindcal.estimate.uncertainty import absolute_sum_interval, unseen_share
 from blindcal.methods import METHODS, SIMULABLE, make_design
 from blindcal.records import FloatArray, IntArray
@@ -79,7 +79,7 @@ def _simulated_gaps(shape: Shape, method: str, n: int, queries: float, bins: int
     """Draws of the estimated gaps of one simulated audit, whose items are spread evenly over the shape."""
     labels, p = shape.spread(n, np.random.default_rng(seed))
     if METHODS[method].shown:
-        shown = Shown(labels, p, size=_DRAWS)
+        shown = ShownFit(labels=labels, p=p, resamples=_DRAWS)
         return grid.gaps(shown.draws, bins, shown.draw_cells)
     answered = ask(make_design(method, labels, queries=queries, seed=seed), p, seed=seed)
     patterns = count_patterns(labels, answered)

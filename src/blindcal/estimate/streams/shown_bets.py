@@ -98,7 +98,7 @@ class RangeGame(Game):
     """Bets on where p falls; an observation is the number of a range."""
 
     def __init__(self, fit: ShownFit, missed: float) -> None:
-        p, units = np.sort(fit.shown.p), fit.shown.unseen[0]
+        p, units = np.sort(fit.p), fit.unseen[0]
         ranges = int(np.clip(units // _LEAST_IN_RANGE, 2, _RANGES))
         edges = np.unique(p[np.arange(1, ranges) * p.size // ranges])
         self._edges = edges[edges > p[0]]
@@ -133,15 +133,15 @@ def moved_game(most: float) -> Game:
 
 def claim_of(fit: ShownFit, missed: float) -> CurveClaim:
     """What a fit claims about the labels that follow, with a band for the bets on them."""
-    p, cells = fit.shown.p, fit.draw_cells.p
+    p, cells = fit.p, fit.draw_cells.p
     where = np.searchsorted(EDGES_P[1:-1], p, side="right")
-    table = np.bincount(fit.shown.labels * CELLS + where, minlength=2 * CELLS) / p.size
+    table = np.bincount(fit.labels * CELLS + where, minlength=2 * CELLS) / p.size
     there = np.searchsorted(EDGES_P[1:-1], cells, side="right")
     places = np.arange(2 * cells.size), np.concatenate([there, there + CELLS])
     merged = csr_array((np.ones(2 * cells.size), places), shape=(2 * cells.size, 2 * CELLS))
     draws: FloatArray = np.asarray(merged.T @ fit.draws.T).T
-    units = fit.shown.unseen[0]
-    about = units, fit.shown.seed, missed, lambda claim: label_slopes(claim.curve)[0]
+    units = fit.unseen[0]
+    about = units, fit.seed, missed, lambda claim: label_slopes(claim.curve)[0]
     claim = fitted_curve(table, draws, *about, _FEW / units)
     assert claim.factors is not None
     few = np.add(*by_label(table)) @ HATS * units < _FEW
