@@ -111,6 +111,17 @@ def test_fields_that_are_missing_are_named(tmp_path: Path) -> None:
         checked(Path("builtin"))
     with pytest.raises(InputError, match="pass_score: is for the scores of a self-check"):
         RecordFormat(pass_score=0.5)
+    with pytest.raises(InputError, match="or ask whether each answer is correct with self_check=True"):
+        open_items(table(tmp_path, GRADED))
+    with pytest.raises(InputError, match="self_check: asks a model for its confidence"):
+        RecordFormat(self_check=True, confidence_field="p")
+    with pytest.raises(
+        InputError, match=r"holds scored answers.*: self_check=True asks whether each is correct"
+    ):
+        open_items(promptfoo(tmp_path))
+    assert refusal(blindcal("audit", promptfoo(tmp_path), "--self-check")).endswith(
+        "Missing option '--model'."
+    )
 
 
 def test_results_of_promptfoo(tmp_path: Path) -> None:

@@ -65,7 +65,9 @@ def command(
 
     ITEMS is a named set such as boolq, or a file (JSON lines, CSV or Parquet, optionally gzipped) with a
     label and a prompt, messages, or the fields that --template names. The log of an evaluation works too: of
-    Inspect (.eval or .json), or the samples of lm-evaluation-harness (--log_samples).
+    Inspect (.eval or .json), or the samples of lm-evaluation-harness (--log_samples). With --self-check, the
+    model is asked of each scored answer in such a log, in results of promptfoo or in a file, whether it is
+    correct: so answers in free text are audited.
 
     A probe first checks how the endpoint can be audited, and chooses the method unless one is named: logprobs
     if they are shown, else thresholds set by logit_bias, else temperature, else repeated answers. It takes
@@ -140,7 +142,8 @@ def _check_named(items: Path, chosen: Mapping[str, Any]) -> None:
     if chosen["model"] is not None or chosen["confidence_field"] is not None:
         return
     catalogue.check_there(items)
-    if likely := catalogue.likely_confidences(items, chosen["label_field"]):
+    likely = {} if chosen["self_check"] else catalogue.likely_confidences(items, chosen["label_field"])
+    if likely:
         named = "; ".join(f"{printable(name, 40)!r} {words}" for name, words in likely.items())
         field = shlex.quote(printable(next(iter(likely)), 80))
         raise click.UsageError(

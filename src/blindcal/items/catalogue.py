@@ -20,7 +20,7 @@ from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Ch
 from blindcal.items.confidences import Survey
 from blindcal.items.eval_logs import log_records
 from blindcal.items.exports import exported_records
-from blindcal.items.graded_answers import ANSWERED_BY, graded_records
+from blindcal.items.graded_answers import ANSWERED_BY, graded_records, is_promptfoo
 from blindcal.items.question_files import Items
 from blindcal.items.record_files import (
     READERS,
@@ -199,6 +199,12 @@ def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, R
             exported = exported_records(path)
             return (numbered_records(path) if exported is None else _numbered(exported)), reading
         logged = log_records(path, reading)
+        if logged is None and is_promptfoo(path):
+            raise InputError(
+                f"{path}: holds scored answers, not questions with a right answer",
+                remedy="{self_check} asks whether each is correct, and {confidence_field} audits a field",
+                options={"self_check": True, "confidence_field": ...},
+            )
         return (numbered_records(path) if logged is None else _numbered(logged)), reading
     name, data_dir = str(source), reading.data_dir
     if name in SETS:

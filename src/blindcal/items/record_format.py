@@ -128,6 +128,12 @@ class RecordFormat:
                 remedy="add {self_check}, or leave {pass_score} out",
                 options={"self_check": True, "pass_score": ...},
             )
+        if self.self_check and self.confidence_field is not None:
+            raise InputError(
+                "self_check: asks a model for its confidence, and {confidence_field} names a field with one",
+                remedy="leave one of them out",
+                options={"confidence_field": self.confidence_field},
+            )
         if self.template is not None and not self.fields:
             raise InputError("template: names no field; write the record's fields as {field}")
         answers = () if self.answers in (None, (), []) else parse_answers(self.answers)
@@ -479,10 +485,12 @@ def _answer_words(record: Record) -> tuple[str, str] | None:
 
 
 def _missing(record: Record, field: str, option: str) -> InputError:
+    graded = record.keys() >= {"question", "answer", SCORE_FIELD}
     return InputError(
         f"field {printable(field, 40)!r} is missing{_among(record)}",
-        remedy=f"name the right one with {{{option}}}",
-        options={option: ...},
+        remedy=f"name the right one with {{{option}}}"
+        + (", or ask whether each answer is correct with {self_check}" if graded else ""),
+        options={option: ..., "self_check": True},
     )
 
 
