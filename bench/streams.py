@@ -95,7 +95,7 @@ class AnchorSetUp:
 
 
 def set_up_anchors(s: FloatArray, jitter: float, confirmations: int, rng: np.random.Generator) -> AnchorSetUp:
-    """Find the flips of items with these log-odds, and confirm them, as auditing/watch_anchors.py does."""
+    """Find the flips of items with these log-odds, and confirm them, as watching/anchors.py does."""
     readings: list[Observation] = []
 
     async def flip(item: int) -> float:

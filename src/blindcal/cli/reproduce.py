@@ -58,7 +58,7 @@ def _budgets(text: str) -> tuple[int, ...]:
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10_000),
     default=20,
     metavar="N",
     help="Number of repeats, with seeds from 0 up.",

@@ -26,7 +26,7 @@ from blindcal.report.watch_page import WATCH_PAGE, look_line, verdicts, write_wa
 from blindcal.results.run import open_run
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_store import RUN_FILE
-from blindcal.watching.watch import EVERY, watch, watch_folder
+from blindcal.watching.watch import EVERY, MOST_EVERY, watch, watch_folder
 
 QUIET, STOPPED, RAISED = 0, 3, 4
 TIME_LIMIT = 60.0
@@ -72,7 +72,7 @@ _STANDARD_ERROR = 2  # where the command prints: looks go to standard output
     help="Test the calibration against this limit of the ECE; 0 for perfect calibration.  "
     "[default: compare with the reference]",
 )
-@click.option("--every", type=click.IntRange(1), default=EVERY, help="Number of new items to ask per look.")
+@click.option("--every", type=click.IntRange(1, MOST_EVERY), default=EVERY, help="Number of new items to ask per look.")
 @options.flag("--follow", "Wait for more records until interrupted.")
 @options.prices_option
 @options.fields("concurrency", "rpm", "max_cost", "api_key_env")

@@ -207,7 +207,7 @@ class ShownAnchors(Anchors):
 
     @property
     def set_up_queries(self) -> int:
-        return 2 * PAIRS
+        return 2 * max(0, PAIRS - (self.spread.pairs if self.spread else 0))
 
     async def set_up(
         self, candidates: Sequence[Item], shown: FloatArray | None, endpoint: Endpoint

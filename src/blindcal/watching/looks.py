@@ -228,7 +228,7 @@ class Watch:
 
     async def _show(self, result: WatchResult) -> None:
         if self.on_look is not None:
-            self.on_look(result)
+            await asyncio.to_thread(self.on_look, result)  # it may draw a page
         reported = set(self.store.note("reported") or [])
         if self.on_alarm is None or reported.issuperset(result.raised_names):
             return
@@ -336,8 +336,10 @@ class Watch:
             if p is not None:
                 given = np.full(p.size, POSITIVE) if problem.given is None else problem.given
                 shown = np.column_stack([p, given])[order]
-        self.context.tell("setting up the anchors")
-        endpoint = self._governed(anchors.set_up_queries, "setting up the anchors")
+        about = anchors.set_up_queries
+        once = f", once, with about {about} queries" if about else ""
+        self.context.tell(f"setting up the anchors{once}")
+        endpoint = self._governed(about, "setting up the anchors")
         return await anchors.set_up(candidates, shown, endpoint)
 
     def _governed(self, expected: int, for_what: str, *, quiet: bool = False) -> GovernedEndpoint:

@@ -32,6 +32,7 @@ from blindcal.watching.monitor import Monitor
 FOLDER = Path("watches")
 EVERY = 100
 """New items per look."""
+MOST_EVERY = 1_000_000
 INTERVAL = 300.0
 """Seconds after which a look takes the records that have arrived, however few."""
 
@@ -177,7 +178,7 @@ def open_reference(reference: Run | str | Path, *, force: bool = False) -> Run:
 def _check_numbers(rate: float, every: int, interval: float) -> None:
     if not 0 < rate <= 1:
         raise InputError(f"rate: must be above 0 and at most 1, got {rate!r}")
-    if every < 1:
-        raise InputError(f"every: must be a number of records from 1 up, got {every!r}")
+    if not 1 <= every <= MOST_EVERY:
+        raise InputError(f"every: must be a number of records from 1 to {MOST_EVERY:,}, got {every!r}")
     if not interval > 0:
         raise InputError(f"interval: must be a number of seconds above 0, got {interval!r}")
