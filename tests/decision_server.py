@@ -22,7 +22,8 @@ class Deciding(Behaviour):
     Probabilities are rounded to ``decimals``, move by ``moves`` (standard deviation) from request to request,
     and are multiplied by ``sums`` without adding up to one. Options come ``reversed``. From request
     ``swapped_from`` on, another model answers. The share ``refused`` of the questions in ``refusable`` rows
-    is refused. The server ``speaks`` one form at any path, each at its own, or neither.
+    is refused. The server ``speaks`` one form at any path, each at its own, or neither, for which a path may
+    be there, as vLLM has one for every model.
     """
 
     decimals: int | None = None
@@ -34,7 +35,7 @@ class Deciding(Behaviour):
     refused: float = 0.0
     confidence: float | None = None
     named: str | None = None
-    speaks: Literal["either", "decisions", "systemone", "neither"] = "either"
+    speaks: Literal["either", "decisions", "systemone", "neither", "not this model"] = "either"
 
 
 class DecisionServer(Server):
@@ -49,7 +50,11 @@ class DecisionServer(Server):
     def _handle(self, request: HttpRequest) -> HttpResponse:
         form = request.path.split("?")[0].rstrip("/").rpartition("/")[2]
         self.asked[form] += 1
-        decides = form in ("decisions", "systemone") and self.behaviour.speaks != "neither"
+        if form == "systemone" and self.behaviour.speaks == "not this model":
+            unfit = "The model does not support the structured decision API"
+            return json_response({"error": {"message": unfit, "type": "NotImplementedError"}}, 501)
+        speaks = self.behaviour.speaks in ("either", "decisions", "systemone")
+        decides = form in ("decisions", "systemone") and speaks
         if request.method != "POST" or not decides:
             return super()._handle(request)
         self._turn()

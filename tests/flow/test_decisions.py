@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -284,15 +285,23 @@ def test_the_form_is_found_out_and_not_guessed_from_the_path(
 
 
 @pytest.mark.usefixtures("no_page")
-def test_a_chat_is_what_refuses_both_forms(items: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("speaks", "why"),
+    [
+        ("neither", "404"),
+        ("not this model", r".* \(501\): The model does not support .*"),
+    ],
+)
+def test_a_chat_is_what_refuses_both_forms(speaks: str, why: str, items: Path, tmp_path: Path) -> None:
     """Why is said in one line; nothing of decisions is tried if a chat is named."""
     told: list[str] = []
-    with serving(items, speaks="neither", logprobs=True) as server:
+    with serving(items, speaks=speaks, logprobs=True) as server:
         result = audit(items, settings(server, "auto"), out=tmp_path / "run", stage=told.append)
         tried = server.asked.copy()
         audit(items, settings(server, "chat"), out=tmp_path / "named")
     assert result.method == "logprobs"
-    assert [line for line in told if "(decisions at /decisions: 404; systemone at /systemone: 404)" in line]
+    reasons = rf"\(decisions at /decisions: 404; systemone at /systemone: {why}\)"
+    assert [line for line in told if re.search(reasons, line)]
     assert open_run(tmp_path / "run").settings["api"] == "chat"
     for form in FORMS:
         assert server.asked[form] == tried[form] == 1

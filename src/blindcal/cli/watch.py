@@ -72,7 +72,9 @@ _STANDARD_ERROR = 2  # where the command prints: looks go to standard output
     help="Test the calibration against this limit of the ECE; 0 for perfect calibration.  "
     "[default: compare with the reference]",
 )
-@click.option("--every", type=click.IntRange(1, MOST_EVERY), default=EVERY, help="Number of new items to ask per look.")
+@click.option(
+    "--every", type=click.IntRange(1, MOST_EVERY), default=EVERY, help="Number of new items to ask per look."
+)
 @options.flag("--follow", "Wait for more records until interrupted.")
 @options.prices_option
 @options.fields("concurrency", "rpm", "max_cost", "api_key_env")
