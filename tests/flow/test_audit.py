@@ -385,6 +385,25 @@ def test_the_command_prints_the_headline(items: Path, scores: Path, server: Serv
     assert json.loads(blindcal("status", out / RUN_FILE, "--json").output)["items"] == N
 
 
+def test_another_prompt_has_another_folder(
+    items: Path, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --out each prompt goes on with a run of its own, which may have a name."""
+    monkeypatch.chdir(tmp_path)
+    given = ("audit", items, *at(server), "--method", "blind", "--quiet")
+    for options, folder in (
+        ((), "items-replay"),
+        (("--template", "{prompt}"), "items-replay-2"),
+        ((), "items-replay"),
+        (("--template", "{prompt}"), "items-replay-2"),
+        (("--template", "{prompt}", "--name", "in braces"), "items-replay-in-braces"),
+    ):
+        assert blindcal(*given, *options, "--max-queries", 60).exit_code in (1, 3)
+        assert (tmp_path / "runs" / folder / RUN_FILE).exists(), folder
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+    assert blindcal(*given, "--name", "a", "--out", "b").exit_code == 2
+
+
 def test_json_and_quiet(items: Path, server: Server, tmp_path: Path) -> None:
     """``--json --quiet`` prints the result and nothing else; ``--quiet`` nothing at all, or a missing key."""
     given = ("audit", items, *at(server), "--out", tmp_path / "run", "--method", "blind", "--quiet")

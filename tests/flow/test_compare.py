@@ -15,11 +15,14 @@ from blindcal.estimate.latent.difference import Difference, differences
 from blindcal.methods import make_design
 from blindcal.records import Estimate
 from blindcal.report.comparison import (
+    NAMES,
     better,
+    change,
     comparison_page,
     differing,
     headline,
     pairing,
+    run_names,
 )
 from blindcal.results.compare import RunComparison, compare
 from blindcal.results.run import Run
@@ -92,6 +95,8 @@ def test_the_command_says_it_in_text_json_and_a_page(finished_runs: FinishedRuns
     page = tmp_path / "compared.html"
     found = json.loads(blindcal(*arguments, "--json", "--html", page).stdout)
     shown = blindcal(*arguments).stdout
+    assert all(len(line) <= 80 for line in shown.splitlines() if line.startswith(tuple(NAMES.values())))
+    assert re.search(r"^ECE .* (better|worse|unclear)$", shown, re.MULTILINE)
     assert found["paired"] is True
     text = page.read_text()
     for one in found["differences"]:
@@ -111,6 +116,26 @@ def test_the_command_says_it_in_text_json_and_a_page(finished_runs: FinishedRuns
                 assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
                 faintest, where = seen.page.evaluate(CONTRAST)[0]
                 assert faintest >= 4.5, where
+
+
+def test_two_prompts_of_a_model_are_told_apart(sharp: Run, shifted: Run) -> None:
+    """By the ends of their folders' names, and by the words that only one of them has."""
+    words = "Passage: {passage} Question: {question}? Answer"
+    prompts = (f"{words} Yes or No.", f"{words} with one word: Yes or No.")
+    runs = (
+        replace(sharp, folder=Path("q-m-plain"), settings={**sharp.settings, "template": prompts[0]}),
+        replace(shifted, folder=Path("q-m-word"), settings={**shifted.settings, "template": prompts[1]}),
+    )
+    assert run_names(*runs) == ("plain", "word")
+    assert (change(*prompts), change(*prompts[::-1])) == ("nothing more", "'with one word:'")
+    assert change("0", "2") == "'0'"
+    found = compare(*runs, resamples=40)
+    page = " ".join(Markup(comparison_page(found, runs)).striptags().split())
+    for shown in ("MetricA plainB wordB", "'with one word:' only here"):
+        assert shown in page
+    worse = "higher in BA is better"
+    assert comparison_page(found, runs).count('class="outcome bad"') == page.count("A is better") > 0
+    assert worse in page
 
 
 def test_the_page_shows_every_caveat(sharp: Run, shifted: Run) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from itertools import count
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from blindcal.asking.ask_design import ask_design
 from blindcal.asking.controls import Controls
@@ -26,9 +27,17 @@ from blindcal.items.score_files import stem
 from blindcal.methods import METHODS, control_spacing
 from blindcal.records import Targets
 from blindcal.results.result import AuditResult
-from blindcal.settings import Settings
-from blindcal.store.run_store import Store
-from blindcal.text import printable
+from blindcal.settings import PromptSettings, Settings
+from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.text import file_name, printable
+
+_PROMPT = (
+    "template",
+    "system",
+    "instructions",
+    "confidence_wording",
+    "self_check",
+)  # what makes another prompt
 
 
 async def audit_async(
@@ -50,8 +59,8 @@ async def audit_async(
     settings : Settings
         Which endpoint is asked what, and how.
     out : path, optional
-        The folder for the run, its result and its report; ``runs/ITEMS-MODEL`` by default. A run begun
-        there is continued.
+        The folder for the run, its result and its report; ``runs/ITEMS-MODEL`` by default, and with another
+        prompt ``runs/ITEMS-MODEL-2``. A run begun there is continued.
     oracle : path, optional
         A score file (``id``, ``label``, ``p``) or a logit file with the true probabilities, to compare with.
     force : bool
@@ -73,7 +82,7 @@ async def audit_async(
     EndpointError
         If asking on is useless; every answer so far is kept.
     """
-    folder = Path(out) if out is not None else default_folder(items, settings.endpoint.model)
+    folder = Path(out) if out is not None else run_folder(items, settings)
     run = RunContext.of(**options)
     if settings.given:
         return await asyncio.to_thread(audit_given, Path(items), settings, folder, run)
@@ -119,6 +128,23 @@ def default_folder(items: str | Path, model: str) -> Path:
     """The default run folder: the same for the same items and model."""
     names = stem(Path(items)), model
     return Path("runs") / "-".join(re.sub(r"[^\w.]+", "-", name).strip("-.") for name in names)
+
+
+def run_folder(items: str | Path, settings: Settings, name: str | None = None) -> Path:
+    """The default folder of an audit; ``name`` is added, or a number where another prompt was audited."""
+    base = default_folder(items, settings.endpoint.model)
+    if name is not None:
+        return base.with_name(f"{base.name}-{file_name(name)}")
+    numbered = (base if number == 1 else base.with_name(f"{base.name}-{number}") for number in count(1))
+    return next(folder for folder in numbered if not _asks_otherwise(folder / RUN_FILE, settings.prompt))
+
+
+def _asks_otherwise(run: Path, prompt: PromptSettings) -> bool:
+    if not run.exists():
+        return False
+    with Store.read(run) as store:
+        asked: dict[str, Any] = store.note("config") or {}
+    return any(asked[name] != getattr(prompt, name) for name in _PROMPT if name in asked)
 
 
 def _control_every(ready: ReadyAudit) -> int | None:

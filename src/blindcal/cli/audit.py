@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from blindcal.asking.run_context import Limits
-from blindcal.auditing.audit import audit, default_folder
+from blindcal.auditing.audit import audit, run_folder
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field
 from blindcal.cli.plan import print_plan, print_plans
@@ -34,7 +34,13 @@ FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
 @click.option(
     "--out",
     type=options.FOLDER,
-    help="Folder of the run; a run in it is continued.  [default: runs/ITEMS-MODEL]",
+    help="Folder of the run; a run in it is continued.  [default: runs/ITEMS-MODEL, or with a number for "
+    "another prompt]",
+)
+@click.option(
+    "--name",
+    metavar="TEXT",
+    help="Name of the run, such as one of the prompt: its default folder is then runs/ITEMS-MODEL-NAME.",
 )
 @click.option(
     "--oracle",
@@ -52,6 +58,7 @@ FINISHED, NO_ESTIMATE, STOPPED, UNFIT = 0, 1, 3, 4
 def command(
     items: Path,
     out: Path | None,
+    name: str | None,
     oracle: Path | None,
     given_prices: Prices | None,
     dry_run: bool,
@@ -107,7 +114,9 @@ def command(
         plans = plan_audit(items, settings, prices=prices, shape=None)
         _print_plans(plans, limits.max_cost, as_json)
         return
-    folder = out or default_folder(items, settings.endpoint.model)
+    if name is not None and out is not None:
+        raise click.UsageError("--name names the default folder, and --out another: give one of them")
+    folder = out or run_folder(items, settings, name)
     context = click.get_current_context()
     catalogue.check_there(items)
     begun = (folder / RUN_FILE).exists()

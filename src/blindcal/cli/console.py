@@ -54,9 +54,13 @@ def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) 
         line = textwrap.fill(
             line, columns, subsequent_indent=" " * width, break_long_words=False, break_on_hyphens=False
         )
-    if name in _COLORS and "NO_COLOR" not in os.environ:
-        line = click.style(name, fg=_COLORS[name], bold=True) + line[len(name) :]
+    if name in _COLORS:
+        line = colored(name, _COLORS[name]) + line[len(name) :]
     click.echo(line, err=err)
+
+
+def colored(text: str, color: str) -> str:
+    return text if "NO_COLOR" in os.environ else click.style(text, fg=color, bold=True)
 
 
 def print_table(rows: Sequence[Sequence[str]], align: str, *, indent: int = 0) -> None:

@@ -53,10 +53,12 @@ _GROUPS = {
         *("max_invalid", "confidence", "estimate", "strict", "by_part", "partial"),
         *("certificate", "min_precision"),
     ),
-    "Output": (*("out", "oracle", "verbose", "as_json", "quiet", "junit_file", "summary_file", "annotate"),),
+    "Output": (
+        *("out", "name", "oracle", "verbose", "as_json", "quiet", "junit_file", "summary_file", "annotate"),
+    ),
 }
 _RARE = {
-    "answer_field",
+    *("answer_field", "given_prices"),
     *(
         "api",
         "extra_body",

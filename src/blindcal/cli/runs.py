@@ -11,20 +11,30 @@ import click
 
 from blindcal.atomic_write import atomic_write
 from blindcal.cli import options
-from blindcal.cli.console import WIDTH, print_field, print_stage, print_table, print_warning
+from blindcal.cli.console import WIDTH, colored, print_field, print_stage, print_table, print_warning
 from blindcal.cli.result_summary import print_result
 from blindcal.errors import InputError
 from blindcal.json_form import json_line
 from blindcal.methods import METHODS
 from blindcal.records import Usage
-from blindcal.report.comparison import NAMES, OTHER_SEMANTICS, comparison_page, headline, pairing, verdict
+from blindcal.report.comparison import (
+    NAMES,
+    OTHER_SEMANTICS,
+    better,
+    change,
+    comparison_page,
+    differing,
+    headline,
+    pairing,
+    run_names,
+)
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.report.watch_page import WATCH_PAGE, look_line, write_watch_page
 from blindcal.results.compare import RunComparison
 from blindcal.results.compare import compare as compare_runs
 from blindcal.results.merge import merge as merge_runs
 from blindcal.results.result import RESULT_FILE, AuditResult
-from blindcal.results.run import open_result, open_run
+from blindcal.results.run import Run, open_result, open_run
 from blindcal.results.watch_result import WATCH_FILE, WatchResult
 from blindcal.store.run_file import in_use
 from blindcal.store.run_store import RUN_FILE, Store
@@ -233,23 +243,28 @@ def compare(
     if as_json:
         click.echo(json_line({**asdict(comparison), "paired": comparison.paired}))
         return
-    _print_comparison(comparison)
+    _print_comparison(comparison, runs)
     if html is not None:
         click.echo(f"wrote {html}")
 
 
-def _print_comparison(comparison: RunComparison) -> None:
+def _print_comparison(comparison: RunComparison, runs: tuple[Run, Run]) -> None:
     folders = comparison.first, comparison.second
     for letter, model, folder in zip("AB", comparison.models, folders, strict=True):
         click.echo(f"{letter}  {printable(model, 100)}  in {printable(folder, 300)}")
+    for name, a, b in differing(*runs):
+        if name not in ("model", "base_url"):
+            print_field(name, f"{change(a, b)} in A, {change(b, a)} in B", width=max(WIDTH, len(name) + 2))
     click.echo(pairing(comparison))
     for sentence in headline(comparison):
         print_field("", sentence, width=0)
-    table = [["", "A", "B", "B - A", f"{comparison.level:.0%} interval", ""]]
+    names = (f"{letter} {name[:12]}" for letter, name in zip("AB", run_names(*runs), strict=True))
+    table = [["", *names, "B - A", f"{comparison.level:.0%} interval", "B is"]]
+    styled = {"A": colored("worse", "red"), "B": colored("better", "green"), None: "unclear"}
     for row in comparison.differences:
         numbers = [f"{float(row.first):.4f}", f"{float(row.second):.4f}", f"{float(row.difference):+.4f}"]
         interval = f"{row.difference.low:+.4f} to {row.difference.high:+.4f}"
-        table.append([NAMES[row.quantity], *numbers, interval, verdict(row)])
+        table.append([NAMES[row.quantity], *numbers, interval, styled[better(row)]])
     print_table(table, "<>>><<")
 
 

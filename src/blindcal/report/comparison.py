@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from difflib import SequenceMatcher
+from itertools import takewhile
 
 from blindcal.estimate.latent.difference import Difference
 from blindcal.estimation import FEW_ITEMS
@@ -96,6 +97,27 @@ def differing(first: Run, second: Run) -> tuple[tuple[str, str, str], ...]:
     return tuple((name, str(a.get(name, "")), str(b.get(name, ""))) for name in names)
 
 
+def run_names(first: Run, second: Run) -> tuple[str, str]:
+    """What tells the runs apart: their models, else the ends of their folders' names."""
+    a, b = (printable(run.result.model, 40) for run in (first, second))
+    if a != b:
+        return a, b
+    a, b = (printable(run.folder.name, 80) for run in (first, second))
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+    start = a[:same].rfind("-") + 1
+    return (a[start:], b[start:]) if a != b else ("", "")
+
+
+def change(text: str, other: str) -> str:
+    """The words of a setting that another value of it lacks; a short one in full."""
+    words, others = text.split(), other.split()
+    if len(words) + len(others) < 12:
+        return printable(repr(text), 80)
+    blocks = SequenceMatcher(None, words, others, autojunk=False).get_opcodes()
+    own = [" ".join(words[start:end]) for kind, start, end, *_ in blocks if kind in ("delete", "replace")]
+    return printable(repr(" ... ".join(own)), 200) if own else "nothing more"
+
+
 def pairing(comparison: RunComparison) -> str:
     if not comparison.paired:
         return (
@@ -109,15 +131,15 @@ def pairing(comparison: RunComparison) -> str:
     return text
 
 
-def _drawings(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _drawings(runs: tuple[Run, Run]) -> list[tuple[str, str]]:
     """The name and the SVG of each figure."""
     from blindcal.report.plots import plot_calibration_curves, plot_reliabilities  # slow to import
     from blindcal.report.style import root_figure, svg
 
     words = wording_of(runs[0].result)
     results = {
-        f"{letter}: {printable(run.result.model, 40)}": run.result
-        for letter, run in zip("AB", runs, strict=True)
+        f"{letter}: {name}": run.result
+        for letter, name, run in zip("AB", run_names(*runs), runs, strict=True)
     }
     bins = {name: result.bins for name, result in results.items()}
     title = "Blind Calibration Curves of both runs: the signed gap of each bin of confidence."
@@ -145,7 +167,8 @@ def comparison_page(comparison: RunComparison, runs: tuple[Run, Run]) -> str:
             item_count=item_count,
             rows=[(row, NAMES[row.quantity], verdict(row), better(row)) for row in comparison.differences],
             words=wording_of(runs[0].result),
-            settings=differing(*runs),
+            names=run_names(*runs),
+            settings=[(name, a, b, change(a, b), change(b, a)) for name, a, b in differing(*runs)],
             drawings=_drawings(runs),
             level=level_percent(comparison.level),
             chance=min(1.0, (1 - comparison.level) * len(comparison.differences)),
