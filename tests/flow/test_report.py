@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 HOSTILE = "</style></title><script>alert(1)</script>'\"><img src=x onerror=alert(2)>{{7*7}}\u202eevil"
 SHOWN = HOSTILE.replace("\u202e", "\\u202e")
 SECTIONS = [
+    "Verdict overconfident",
     "Blind Calibration Curve",
     "Reliability diagram",
     "How sure it is",
@@ -423,7 +424,7 @@ def test_the_page_is_about_the_answer_given(four: AuditResult, browser: Browser,
     assert rows == len(EMOTIONS)
     assert [int(one.replace(",", "")) for one in counts] == np.ravel(result.confusion).tolist()
     assert "240 questions with the answers sadness, joy, love and anger from" in text
-    assert headings[:8] == [*SECTIONS[:5], "By answer", "Answers and labels", SECTIONS[5]]
+    assert headings[:9] == [*SECTIONS[:6], "By answer", "Answers and labels", SECTIONS[6]]
 
 
 def test_the_headline_is_about_the_answer_given(four: AuditResult) -> None:

@@ -12,6 +12,7 @@ import pytest
 import results
 from blindcal.estimate.findings import Curve, OperatingPoint
 from blindcal.records import Estimate
+from blindcal.report.next_steps import next_steps, verdict
 from blindcal.report.sentences import COMMON, WIDEST
 from reporting import headline_of
 
@@ -94,3 +95,37 @@ def test_whatever_the_estimates_it_claims_no_more(seed: int) -> None:
         assert confidence >= 0.6
         assert share >= COMMON - 0.005
         assert high - low <= WIDEST + 0.01
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "commands"),
+    [
+        (
+            {"overconfidence": results.around(0.1)},
+            "overconfident",
+            ["threshold", "certify", "check", "watch"],
+        ),
+        (
+            {"overconfidence": results.around(-0.1)},
+            "underconfident",
+            ["threshold", "certify", "check", "watch"],
+        ),
+        ({"calibrated_pvalue": 0.001}, "not calibrated", ["threshold", "certify", "check", "watch"]),
+        ({"ece": Estimate(0.02, 0.0, 0.04)}, "calibrated", ["threshold", "certify", "check", "watch"]),
+        ({"ece": Estimate(0.06, 0.0, 0.11), "operating": ()}, "undecided", ["plan", "watch"]),
+        ({"ece": Estimate(0.06)}, "not tested", ["check"]),
+        ({"ece": Estimate(None)}, None, []),
+        ({"objection": "the bias does not act"}, None, []),
+    ],
+)
+def test_the_verdict_says_what_to_do_next(changes: Any, outcome: str | None, commands: list[str]) -> None:
+    """One word for the whole result, and the commands that make sense after it."""
+    sure = point(0.9, precision=Estimate(0.95, 0.91, 0.97))
+    neither = {"overconfidence": results.around(0.0), "calibrated_pvalue": 0.5, "operating": (sure,)}
+    result = results.result(**{**neither, **changes})
+    judged = verdict(result)
+    assert (None if judged is None else judged.outcome) == outcome
+    steps = [step.line for step in next_steps(result)]
+    assert [step.split()[1] for step in steps] == commands
+    if "threshold" in commands:
+        assert "blindcal threshold RUN --precision 0.9" in steps

@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from blindcal.cli.console import WIDTH, print_field, print_spend, print_stopped, print_table
 from blindcal.methods import METHODS
+from blindcal.report.next_steps import next_steps
 from blindcal.report.page import PAGE_FILE
-from blindcal.report.sentences import ALPHA, QUOTED, cautions, headline
+from blindcal.report.sentences import ALPHA, cautions, headline
 from blindcal.report.wording import MINUS, item_count, percent
 from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.results.tables import ANSWERS_FILE
@@ -39,20 +40,8 @@ def print_result(result: AuditResult, folder: Path, *, verbose: bool = False) ->
         print_field("files", f"{folder}: {', '.join(written)}")
     if (folder / PAGE_FILE).exists():
         print_field("report", str(folder / PAGE_FILE))
-    if result.complete and (folder / RUN_FILE).exists() and (command := next_command(result)) is not None:
-        print_field("next", command.format(run=shlex.quote(str(folder))))
-
-
-def next_command(result: AuditResult) -> str | None:
-    """The command that most users need after this result, for ``{run}``; ``None`` without an estimate."""
-    if result.ece.value is None or result.objection is not None:
-        return None
-    if not result.ece.has_interval:
-        return "blindcal check {run} --max-ece 0.1 --estimate"
-    for precision in QUOTED:
-        if any((point.precision.low or 0.0) >= precision for point in result.operating):
-            return f"blindcal threshold {{run}} --precision {precision:g}"
-    return "blindcal report {run} --open"
+    if result.complete and (folder / RUN_FILE).exists() and (steps := next_steps(result)):
+        print_field("next", steps[0].line.replace("RUN", shlex.quote(str(folder))))
 
 
 def _plain(sentence: Markup) -> str:

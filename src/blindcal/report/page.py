@@ -16,6 +16,7 @@ from blindcal.estimate.findings import CostCurve
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
 from blindcal.report import sentences
+from blindcal.report.next_steps import next_steps, verdict
 from blindcal.report.wording import (
     TWO_ANSWERS,
     Numbers,
@@ -55,6 +56,8 @@ def render(result: AuditResult) -> str:
         permuted=result.settings.get("permute") is not None,
         lettered="".join(result.answers) == ascii_uppercase[: len(result.answers)],
         headline=sentences.headline(result),
+        verdict=verdict(result),
+        steps=next_steps(result),
         cautions=sentences.cautions(result),
         alpha=sentences.ALPHA,
         # a shift is a bias on single tokens, not on a sum of spellings or on a confidence stated in words

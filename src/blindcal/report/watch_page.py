@@ -164,7 +164,7 @@ def render_watch(result: WatchResult) -> str:
         figures={figure.name: figure.svg() for figure in draw_watch(result)},
         chance=level_percent(max(levels)) if levels else None,
         gap_level=next((level_percent(gap.gap.level) for gap in state.gaps if gap.gap.level), None),
-        css=style("page.css", "watch.css"),
+        css=style("page.css"),
     )
 
 
