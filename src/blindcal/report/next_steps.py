@@ -90,6 +90,8 @@ def _steps(result: AuditResult, judged: Assessment) -> Iterator[NextStep]:
         purpose = f"Act only where it is right at least {precision:.0%} of the time:"
         yield NextStep(purpose, "threshold RUN", {"precision": precision})
         yield NextStep("Have that guaranteed by an exact test:", "certify RUN", {"precision": precision})
+    if judged.tone == "bad":
+        yield NextStep("Correct its confidence:", "recalibrate RUN")
     if judged.outcome == "undecided":
         yield NextStep("Narrow the interval, which four times the items halve:", "plan ITEMS")
     else:
