@@ -106,7 +106,7 @@ CORRECTED = ["threshold", "certify", "recalibrate", "check", "watch"]
         (
             {"overconfidence": results.around(0.1)},
             "overconfident",
-            ["threshold", "certify", "check", "watch"],
+            CORRECTED,
         ),
         ({"overconfidence": results.around(-0.1)}, "underconfident", CORRECTED),
         ({"calibrated_pvalue": 0.001}, "not calibrated", CORRECTED),
