@@ -28,7 +28,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from torchmetrics.functional.classification import binary_calibration_error
 
-from blindcal.estimate.shown import Shown, ShownFit
+from blindcal.estimate.shown import ShownFit
 from blindcal.items.score_files import read_choices, read_scores
 from blindcal.records import FloatArray, IntArray
 
@@ -88,7 +88,7 @@ def compared(path: Path) -> list[tuple[float, float]]:
     for (name, _), (theirs, ours) in FIGURES.items():
         bins = int(name.split()[1]) if name.startswith("ECE") else 5
         f = np.clip(p, 0.001, 0.999) if name == INSIDE else p
-        fit = ShownFit(shown=Shown(labels, f), bin_count=bins)
+        fit = ShownFit(labels=labels, p=f, bin_count=bins)
         value = float(getattr(fit, ours))
         counts = name != INSIDE or value < NARROW
         found.append((value, float(theirs(labels, f)) if counts else np.nan))

@@ -115,6 +115,15 @@ def test_intervals_of_a_calibrated_model_contain_none_of_its_errors() -> None:
     assert min(held.values()) >= 16
 
 
+def test_another_level_has_other_intervals() -> None:
+    """Of the same estimates, also after those of the first level were asked for."""
+    fit = fit_of(*items(2, 200), 200)
+    wide, narrow = ([getattr(each, name) for name in NAMES] for each in (fit, fit.at(level=0.5)))
+    for one, other in zip(wide, narrow, strict=True):
+        assert (one.level, other.level, one.value) == (0.95, 0.5, other.value)
+        assert other.half_width < one.half_width
+
+
 def _known(fit: Fit) -> dict[str, float]:
     return {name: float(getattr(fit, name)) for name in NAMES}
 

@@ -97,8 +97,9 @@ class ShownFit(Fit):
 
     def at(self, *, bins: int | None = None, level: float | None = None) -> ShownFit:
         """The same fit with other bins or another level; nothing is drawn again."""
-        other, known = super().at(bins=bins, level=level), {each.name for each in fields(self)}
-        vars(other).update({name: value for name, value in vars(self).items() if name not in known})
+        other, given = super().at(bins=bins, level=level), {each.name for each in fields(self)}
+        drawn = vars(self).keys() & vars(ShownFit).keys() - given  # not the intervals of the other level
+        vars(other).update({name: vars(self)[name] for name in drawn})
         return other
 
     @property
