@@ -1,11 +1,12 @@
-"""Run the commands of docs/tutorial.md, and write what they print below them.
+"""Run the commands of docs/tutorial.md or another page, and write what they print below them.
 
-    python bench/tutorial.py [--port 8080]
+    python bench/tutorial.py [PAGE] [--port 8080]
 
 A block of commands that is followed by a block of text is shown with its output. The commands are run as they
 stand, in a new folder, against the embedded model that `blindcal serve` serves. The report's picture goes to
 docs/images/tutorial.png, and the model's logprobs to tests/data/tutorial_logits.csv.gz: from these,
-tests/slow/test_doc_pages.py runs the same commands without the model. About fifteen minutes on two cores.
+tests/slow/test_doc_pages.py runs the same commands without the model. About fifteen minutes on two cores. Of
+another page, such as docs/judges.md, only the output is written.
 """
 
 from __future__ import annotations
@@ -89,27 +90,28 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    options.add_argument("page", type=Path, nargs="?", default=PAGE)
     options.add_argument("--port", type=int, default=8080)
-    settings = ServerSettings(port=options.parse_args().port)
-    page, outputs = PAGE.read_text(), []
+    chosen = options.parse_args()
+    settings = ServerSettings(port=chosen.port)
+    page, outputs = chosen.page.read_text(), []
     with tempfile.TemporaryDirectory() as folder, serve(settings=settings) as served:
         for step in steps(page):
             outputs.append(run(step, Path(folder), served.base_url))
             print(f"{step.text}\n{outputs[-1]}", flush=True)
-        photograph(Path(folder, REPORT), PICTURE)
-        (template,) = {
-            text for step in steps(page) for text in re.findall(r'--template "([^"]*)"', step.text)
-        }
-        scores = Path(folder, "scores.csv")
-        score(Path(folder, QUESTIONS), served.base_url, served.model, scores, template.replace("\\n", "\n"))
-        keep_logits(scores, LOGITS)
+        if chosen.page == PAGE:
+            photograph(Path(folder, REPORT), PICTURE)
+            (template,) = {text for step in steps(page) for text in TEMPLATE.findall(step.text)}
+            scores, asked = Path(folder, "scores.csv"), template.replace("\\n", "\n")
+            score(Path(folder, QUESTIONS), served.base_url, served.model, scores, asked)
+            keep_logits(scores, LOGITS)
     left = iter(outputs)
 
     def shown(found: re.Match[str]) -> str:
         output = next(left)
         return found["before"] + (f"\n```text\n{output}```\n" if found["shown"] else "")
 
-    PAGE.write_text(_STEP.sub(shown, page))
+    chosen.page.write_text(_STEP.sub(shown, page))
 
 
 def keep_logits(scores: Path, out: Path) -> None:

@@ -152,7 +152,7 @@ _PART_OF = {field.name: part for part, kind in _PARTS.items() for field in field
 # Options that shape no query, and may change when a run is continued.
 _FREE = {
     *("api_key_env", "timeout", "data_dir", "sample", "role"),
-    *("level", "resamples", "by_field", "estimator"),
+    *("level", "resamples", "by_field", "estimator", "verdict_field", "strata_field"),
 }
 # Options that matter if a file gives the confidences: the second ones do only then.
 _READ_FROM_FILES = (
@@ -191,9 +191,8 @@ class Settings:
             if name not in _PART_OF:
                 raise unknown_setting(name)
             changed[_PART_OF[name]][name] = value
-        field = changed["prompt"].get("confidence_field") or getattr(
-            parts.get("prompt"), "confidence_field", None
-        )
+        held = {**asdict(parts["prompt"]), **changed["prompt"]} if "prompt" in parts else changed["prompt"]
+        field = held.get("confidence_field") or held.get("verdict_field")
         if "endpoint" not in parts:
             if "model" not in options and field is None:
                 raise InputError("a model is required: model='...' names the one to audit")

@@ -25,6 +25,7 @@ from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts, NoiseEstimate, estimate_noise, forced_noise
 from blindcal.estimate.problem import NoisePosterior
 from blindcal.estimate.shown import moved
+from blindcal.estimate.verdicts import JudgeFindings
 from blindcal.estimation import EstimationInput, estimate, measures
 from blindcal.items.graded_answers import ANSWERED_BY, whose_answers
 from blindcal.items.question_files import Items
@@ -64,9 +65,15 @@ MOST_REASONS = 5
 """Reasons for unusable replies that the result names."""
 
 
-def conclude(ready: ReadyAudit, outcome: RunOutcome, seconds: float, folder: Path) -> AuditResult:
+def conclude(
+    ready: ReadyAudit,
+    outcome: RunOutcome,
+    seconds: float,
+    folder: Path,
+    judge: JudgeFindings | None = None,
+) -> AuditResult:
     """Compute the result of a run; write it, its answers and its page into a folder."""
-    result = _result(ready, outcome, seconds)
+    result = replace(_result(ready, outcome, seconds), judge=judge)
     ready.run.tell("writing the report")
     with answers_kept():
         write_answers(ready.store, folder / ANSWERS_FILE, result.answers)

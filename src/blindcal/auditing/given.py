@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +14,23 @@ import numpy as np
 
 from blindcal.asking.given_answers import answer_from_file
 from blindcal.asking.run_context import RunContext
+from blindcal.atomic_write import make_folder
 from blindcal.auditing.conclude import conclude
 from blindcal.auditing.prepare import ReadyAudit, begun, designed_rounds, words_as_targets
 from blindcal.auditing.prepared import Prepared, Session
 from blindcal.errors import InputError
 from blindcal.estimate.checks import ArrayLike
+from blindcal.estimate.verdicts import judge
 from blindcal.items.exports import exported_records
 from blindcal.items.question_files import Items
 from blindcal.items.record_files import Numbered, Record, numbered_records
-from blindcal.results.result import AuditResult
+from blindcal.items.verdicts import labelled_only, read_judged
+from blindcal.report.page import PAGE_FILE, write_page
+from blindcal.results.judge_result import JudgeResult
+from blindcal.results.result import RESULT_FILE, AuditResult
 from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE, Store
+from blindcal.text import encodable
 
 
 def audit_given(
@@ -40,10 +49,11 @@ def audit_given(
         if left_out := len(exported) - len(records):
             run.tell(f"{left_out:,} of {len(exported):,} records have no label or no confidence: left out")
 
+    judged = None if settings.prompt.verdict_field is None else audit_verdicts(path, settings).judge
+
     def read() -> Numbered:
-        if records is None:
-            return numbered_records(path)
-        return ((f"record {number}", record) for number, record in enumerate(records, 1))
+        found = numbered_records(path) if records is None else _numbered(records)
+        return found if judged is None else labelled_only(found, settings.prompt)
 
     try:
         reading = settings.prompt.surveyed(read())
@@ -61,7 +71,33 @@ def audit_given(
         ready = ReadyAudit(**vars(session), prepared=prepared, design=design, stages=stages, planned=planned)
         outcome = answer_from_file(design, items, store)
         run.tell("estimating")
-        return conclude(ready, outcome, 0.0, folder)
+        return conclude(ready, outcome, 0.0, folder, judged)
+
+
+def _numbered(records: Iterable[Record]) -> Numbered:
+    return ((f"record {number}", record) for number, record in enumerate(records, 1))
+
+
+def audit_verdicts(path: Path, settings: Settings, folder: Path | None = None) -> JudgeResult:
+    """Audit the verdicts in a file; write the result and its page into a ``folder``, if given."""
+    reading, exported = settings.prompt, exported_records(path)
+    records = numbered_records(path) if exported is None else _numbered(exported)
+    items = read_judged(records, reading, str(path))
+    found = judge(items.verdicts, items.labels, items.groups, items.strata, level=settings.estimation.level)
+    result = JudgeResult(
+        blindcal=version("blindcal"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        items=encodable(str(path)),
+        verdict_field=reading.verdict_field or "",
+        strata_field=reading.strata_field,
+        unjudged=items.unjudged,
+        judge=found,
+    )
+    if folder is not None:
+        make_folder(folder)
+        result.save(folder / RESULT_FILE)
+        write_page(result, folder / PAGE_FILE)
+    return result
 
 
 def calibration(

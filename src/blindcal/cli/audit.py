@@ -11,10 +11,11 @@ import click
 
 from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit, run_folder
+from blindcal.auditing.given import audit_verdicts
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field
 from blindcal.cli.plan import print_plan, print_plans
-from blindcal.cli.result_summary import print_result
+from blindcal.cli.result_summary import print_judge, print_result
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
 from blindcal.json_form import json_line
@@ -117,6 +118,14 @@ def command(
     if name is not None and out is not None:
         raise click.UsageError("--name names the default folder, and --out another: give one of them")
     folder = out or run_folder(items, settings, name)
+    if settings.prompt.verdict_field is not None and not settings.given:
+        judged = audit_verdicts(items, settings, folder)
+        if as_json:
+            click.echo(judged.to_json(), nl=False)
+        elif not quiet:
+            print_judge(judged.judge)
+            print_field("report", str(folder / PAGE_FILE))
+        return
     context = click.get_current_context()
     catalogue.check_there(items)
     begun = (folder / RUN_FILE).exists()
@@ -149,6 +158,8 @@ options.fill_help(
 def _check_named(items: Path, chosen: Mapping[str, Any]) -> None:
     """Raise an error if neither a model nor confidences are named, that says what the file holds."""
     if chosen["model"] is not None or chosen["confidence_field"] is not None:
+        return
+    if chosen["verdict_field"] is not None:
         return
     catalogue.check_there(items)
     likely = {} if chosen["self_check"] else catalogue.likely_confidences(items, chosen["label_field"])

@@ -39,11 +39,14 @@ QUESTION_SETTINGS = (
 )
 #: And in ``blindcal audit``.
 AUDIT_SETTINGS = (
-    *("confidence_field", "answer_field"),
+    *("confidence_field", "answer_field", "verdict_field", "strata_field"),
     *(*QUESTION_SETTINGS, "by_field", "method", "sample", "queries", "seed"),
 )
 #: Options that are not named like their fields.
-FLAGS = {"by_field": "--by", "confidence_field": "--confidence", "answer_field": "--answer"}
+FLAGS = {
+    "by_field": "--by",
+    **{f"{name}_field": f"--{name}" for name in ("confidence", "answer", "verdict", "strata")},
+}
 
 
 def print_field(name: str, text: str, *, width: int = WIDTH, err: bool = False) -> None:

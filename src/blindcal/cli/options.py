@@ -193,6 +193,8 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "by_field": {"metavar": "FIELD"},
     "confidence_field": {"metavar": "FIELD"},
     "answer_field": {"metavar": "FIELD"},
+    "verdict_field": {"metavar": "FIELD"},
+    "strata_field": {"metavar": "FIELD"},
     "max_cost": {"metavar": "DOLLARS"},
 }
 

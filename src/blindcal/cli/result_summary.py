@@ -8,7 +8,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from blindcal.cli.console import WIDTH, print_field, print_spend, print_stopped, print_table
+from blindcal.estimate.verdicts import JudgeFindings
 from blindcal.methods import METHODS
+from blindcal.report.judge import judge_warnings
 from blindcal.report.next_steps import next_steps
 from blindcal.report.page import PAGE_FILE
 from blindcal.report.sentences import ALPHA, cautions, headline
@@ -31,6 +33,8 @@ def print_result(result: AuditResult, folder: Path, *, verbose: bool = False) ->
     if verbose:
         _print_details(result)
     _print_parts(result)
+    if result.judge is not None:
+        print_judge(result.judge)
     if verbose:
         _print_answers(result)
     _print_comparison(result)
@@ -191,3 +195,19 @@ def _print_comparison(result: AuditResult) -> None:
         print_field(
             "WARNING", f"the oracle was scored with {printable(other, 80)!r}: is this the same model?"
         )
+
+
+def print_judge(found: JudgeFindings) -> None:
+    """Print how far the verdicts of a judge can be trusted."""
+    for text in judge_warnings(found):
+        print_field("WARNING", text)
+    print_field("judged", f"{percent(found.judged_pass_rate)} of {found.items:,} items pass")
+    print_field("pass rate", f"{found.pass_rate:.4f} in truth, by {found.labelled:,} labels")
+    print_field("or", f"{found.labels_alone:.4f} by the labels alone")
+    print_field("or", f"{found.rogan_gladen:.4f} by Rogan and Gladen")
+    for name, rate in {"TPR": found.tpr, "TNR": found.tnr, "precision": found.precision}.items():
+        print_field(name, f"{rate:.4f}")
+    print_field("kappa", f"{found.kappa:.4f}; agreement {found.agreement:.4f}")
+    wanted = found.more_labels
+    more = "labels of all items would not" if wanted is None else f"{wanted:,} more would"
+    print_field("labels", f"{more} halve the interval of the pass rate")

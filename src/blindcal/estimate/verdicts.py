@@ -1,13 +1,13 @@
-"""A judge that says pass or fail, beside labels of some of the items (METHOD 14).
+"""A judge that says pass or fail, beside labels of some of the items (PPI++, Angelopoulos and others 2024).
 
-Intervals come from the Bayesian bootstrap of units with half an item added to each cell of label and verdict:
-without groups, that of a share is the interval of Jeffreys.
+Tables of items have the axes stratum, label (0, 1, none) and verdict. Intervals come from the Bayesian
+bootstrap of units, with half an item added to each cell of label and verdict: without groups, that of a share
+is the interval of Jeffreys.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtr
@@ -21,37 +21,40 @@ from blindcal.records import UNLABELLED, Estimate, FloatArray, IntArray
 MOST_STRATA = 50
 DRAWS = 4000
 _PRIOR = 0.5  # items added to each cell of label and verdict
-_NO_LABEL = 2  # row of the items without a label, after those of labels 0 and 1
+_NONE = 2  # the row of items without a label
+_TRIED = np.linspace(0, 1, 1001)  # pass rates
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeFindings:
     """How far the verdicts of a judge can be trusted; a pass is positive.
 
     ``pass_rate`` is the prediction-powered mean over all items, whose ``weight`` of the verdicts gives the
     smallest variance; ``more_labels`` would halve its interval (``None``: not even labels of all would).
     ``selection_pvalue`` tests whether passes and fails were labelled equally often; ``None`` if it cannot.
+    ``labelled_fails`` and ``labelled_passes`` are the shares that were.
     """
 
     items: int
     labelled: int
-    true_passes: int
-    false_passes: int
-    false_fails: int
-    true_fails: int
+    strata: int
     judged_pass_rate: float
     pass_rate: Estimate
     labels_alone: Estimate
     rogan_gladen: Estimate
-    weight: float
     tpr: Estimate
     tnr: Estimate
     precision: Estimate
     agreement: Estimate
     kappa: Estimate
+    true_fails: int
+    false_passes: int
+    false_fails: int
+    true_passes: int
+    weight: float
     more_labels: int | None
-    labelled_passes: float  # shares
-    labelled_fails: float
+    labelled_fails: float | None
+    labelled_passes: float | None
     selection_pvalue: float | None
 
 
@@ -85,96 +88,69 @@ def judge(
     """
     checks.fraction(level, "level")
     passed = checks.labels_array(verdicts, "verdicts")
-    known = checks.labels_of_some(labels, passed.size)
-    stratum = (
-        np.zeros(passed.size, np.int64) if strata is None else checks.codes(strata, "strata", passed.size)
-    )
-    units = None if groups is None else checks.codes(groups, "groups", passed.size)
-    if (count := int(stratum.max()) + 1) > MOST_STRATA:
-        raise InputError(f"strata: must be at most {MOST_STRATA}, got {count}")
-    row = np.where(known == UNLABELLED, _NO_LABEL, known)
-    cell = (stratum * 3 + row) * 2 + passed
-    return _findings(_Tables(cell, count, units, seed), level)
-
-
-@dataclass(frozen=True, eq=False)
-class _Tables:
-    """Items per stratum, label (0, 1, none) and verdict; ``cell`` is the place of each item."""
-
-    cell: IntArray
-    strata: int
-    units: IntArray | None
-    seed: int
-
-    @cached_property
-    def counts(self) -> FloatArray:
-        """Shape (strata, 3, 2)."""
-        counted = np.bincount(self.cell, minlength=6 * self.strata)
-        return counted.reshape(self.strata, 3, 2).astype(np.float64)
-
-    @cached_property
-    def draws(self) -> FloatArray:
-        """`counts` of resampled units, shape (draws, strata, 3, 2)."""
-        cells, rng = 6 * self.strata, np.random.default_rng(self.seed)
-        if self.units is None:
-            units, drawn = self.cell.size, rng.standard_gamma(self.counts, (DRAWS, *self.counts.shape))
-        else:
-            units = int(self.units.max()) + 1
-            own = np.zeros((units, cells))
-            np.add.at(own, (self.units, self.cell), 1)
-            patterns, times = np.unique(own, axis=0, return_counts=True)
-            drawn = (rng.standard_gamma(times, (DRAWS, times.size)) @ patterns).reshape(
-                DRAWS, *self.counts.shape
-            )
-        with_verdict = self.counts.sum(axis=1, keepdims=True) > 0  # of the strata, which share its half items
-        shares = np.repeat(with_verdict / np.maximum(with_verdict.sum(axis=0), 1), 3, axis=1)
-        shares[:, _NO_LABEL] = 0
-        prior = rng.standard_gamma(_PRIOR * shares, drawn.shape)
-        return np.asarray(drawn + self.cell.size / units * prior)
-
-
-def _findings(tables: _Tables, level: float) -> JudgeFindings:
-    counts, draws = tables.counts, tables.draws
-    labelled = counts[:, :_NO_LABEL].sum(axis=(1, 2))
+    n = passed.size
+    known = checks.labels_of_some(labels, n)
+    stratum = np.zeros(n, np.int64) if strata is None else checks.codes(strata, "strata", n)
+    units = None if groups is None else checks.codes(groups, "groups", n)
+    if (number := int(stratum.max()) + 1) > MOST_STRATA:
+        raise InputError(f"strata: must be at most {MOST_STRATA}, got {number}")
+    cell = (stratum * 3 + np.where(known == UNLABELLED, _NONE, known)) * 2 + passed
+    counts = np.bincount(cell, minlength=6 * number).reshape(number, 3, 2).astype(np.float64)
+    labelled = counts[:, :_NONE].sum(axis=(1, 2))
     if not labelled.all():
-        where = f"stratum {int(np.argmin(labelled)) + 1}: " if tables.strata > 1 else ""
+        where = f"stratum {int(np.argmin(labelled)) + 1}: " if number > 1 else ""
         raise InputError(f"labels: {where}no item has a label", remedy="label some, chosen at random")
-    seen, drawn = _labelled_table(counts), _labelled_table(draws)
+    draws = _resampled(counts, cell, units, np.random.default_rng(seed))
+    drawn = {**_figures(draws), "pass_rate": _poststratified(draws)}
     weight = _weight(counts)
-
-    def estimate(value: float | FloatArray, resampled: FloatArray) -> Estimate:
-        if not np.isfinite(value):
-            return Estimate(None)
-        low, high = (percentile_interval(np.nan_to_num(resampled, nan=end), level) for end in (0.0, 1.0))
-        return Estimate(float(value), min(low[0], float(value)), max(high[1], float(value)), level)
-
-    (false_fails, true_passes), (true_fails, false_passes) = counts[:, 1].sum(0), counts[:, 0].sum(0)
-    shares = _labelled_shares(counts)
+    values = {**_figures(counts), "pass_rate": _pass_rate(counts, weight)}
+    sums = counts.sum(axis=0)
+    shares: list[float | None] = [
+        float(some / whole) if whole else None
+        for some, whole in zip(sums[:_NONE].sum(axis=0), sums.sum(axis=0), strict=True)
+    ]
     return JudgeFindings(
-        items=int(counts.sum()),
+        items=n,
         labelled=int(labelled.sum()),
-        true_passes=int(true_passes),
-        false_passes=int(false_passes),
-        false_fails=int(false_fails),
-        true_fails=int(true_fails),
-        judged_pass_rate=float(counts[..., 1].sum() / counts.sum()),
-        pass_rate=estimate(_pass_rate(counts, weight), _poststratified(draws)),
-        labels_alone=estimate(_positive(seen), _positive(drawn)),
-        rogan_gladen=_fieller(_rogan_gladen(counts), _rogan_gladen(draws), level),
+        strata=number,
+        judged_pass_rate=float(passed.mean()),
+        rogan_gladen=_rogan_gladen(counts, draws, level),
+        **{name: _estimate(value, drawn[name], level) for name, value in values.items()},
+        true_fails=int(sums[0, 0]),
+        false_passes=int(sums[0, 1]),
+        false_fails=int(sums[1, 0]),
+        true_passes=int(sums[1, 1]),
         weight=weight,
-        tpr=estimate(_tpr(seen), _tpr(drawn)),
-        tnr=estimate(_tnr(seen), _tnr(drawn)),
-        precision=estimate(_precision(seen), _precision(drawn)),
-        agreement=estimate(_agreement(seen), _agreement(drawn)),
-        kappa=estimate(_kappa(seen), _kappa(drawn)),
         more_labels=_more_labels(counts),
-        labelled_passes=float(shares[1]),
-        labelled_fails=float(shares[0]),
+        labelled_fails=shares[0],
+        labelled_passes=shares[1],
         selection_pvalue=_selection_pvalue(counts, draws),
     )
 
 
-# Tables have the axes label (0, 1) and verdict last, counts strata before them and a row without a label.
+def _resampled(
+    counts: FloatArray, cell: IntArray, units: IntArray | None, rng: np.random.Generator
+) -> FloatArray:
+    """Tables of resampled units."""
+    if units is None:
+        size, drawn = 1.0, rng.standard_gamma(counts, (DRAWS, *counts.shape))
+    else:
+        own = np.zeros((int(units.max()) + 1, counts.size))
+        np.add.at(own, (units, cell), 1)
+        patterns, times = np.unique(own, axis=0, return_counts=True)
+        drawn = rng.standard_gamma(times, (DRAWS, times.size)) @ patterns
+        size, drawn = cell.size / len(own), drawn.reshape(DRAWS, *counts.shape)
+    there = counts.sum(axis=1, keepdims=True) > 0  # strata that have a verdict share its half items
+    prior = np.repeat(_PRIOR * there / np.maximum(there.sum(axis=0), 1), 3, axis=1)
+    prior[:, _NONE] = 0
+    return np.asarray(drawn + size * rng.standard_gamma(prior, drawn.shape))
+
+
+def _estimate(value: FloatArray, drawn: FloatArray, level: float) -> Estimate:
+    if not np.isfinite(value):
+        return Estimate(None)
+    low, high = (percentile_interval(np.nan_to_num(drawn, nan=end), level)[end] for end in (0, 1))
+    return Estimate(float(value), min(low, float(value)), max(high, float(value)), level)
 
 
 def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
@@ -186,112 +162,90 @@ def _strata_shares(counts: FloatArray) -> FloatArray:
     return np.asarray(sizes / sizes.sum(axis=-1, keepdims=True))
 
 
-def _labelled_table(counts: FloatArray) -> FloatArray:
-    """The joint table of the labelled items, strata weighted by their size."""
-    seen = counts[..., :_NO_LABEL, :]
+def _figures(counts: FloatArray) -> dict[str, FloatArray]:
+    """What the labelled items show, strata weighted by their size."""
+    seen = counts[..., :_NONE, :]
     scale = _strata_shares(counts) / seen.sum(axis=(-1, -2))
-    return np.asarray((seen * scale[..., None, None]).sum(axis=-3))
+    table = (seen * scale[..., None, None]).sum(axis=-3)
+    by_label, by_verdict = table.sum(axis=-1), table.sum(axis=-2)
+    agreement, chance = table[..., 0, 0] + table[..., 1, 1], (by_label * by_verdict).sum(axis=-1)
+    return {
+        "tpr": _ratio(table[..., 1, 1], by_label[..., 1]),
+        "tnr": _ratio(table[..., 0, 0], by_label[..., 0]),
+        "precision": _ratio(table[..., 1, 1], by_verdict[..., 1]),
+        "agreement": agreement,
+        "kappa": _ratio(agreement - chance, 1 - chance),
+        "labels_alone": by_label[..., 1],
+    }
 
 
-def _positive(table: FloatArray) -> FloatArray:
-    return np.asarray(table[..., 1, :].sum(axis=-1))
+def _rogan_gladen(counts: FloatArray, draws: FloatArray, level: float) -> Estimate:
+    """The pass rate that the judge's errors explain, and those that the draws do not exclude (Fieller)."""
 
+    def parts(tables: FloatArray) -> tuple[FloatArray, FloatArray]:
+        rates, passed = _figures(tables), tables[..., 1].sum(axis=(-1, -2)) / tables.sum(axis=(-1, -2, -3))
+        return passed + rates["tnr"] - 1, rates["tpr"] + rates["tnr"] - 1
 
-def _tpr(table: FloatArray) -> FloatArray:
-    return _ratio(table[..., 1, 1], table[..., 1, :].sum(axis=-1))
-
-
-def _tnr(table: FloatArray) -> FloatArray:
-    return _ratio(table[..., 0, 0], table[..., 0, :].sum(axis=-1))
-
-
-def _precision(table: FloatArray) -> FloatArray:
-    return _ratio(table[..., 1, 1], table[..., 1].sum(axis=-1))
-
-
-def _agreement(table: FloatArray) -> FloatArray:
-    return np.asarray(table[..., 1, 1] + table[..., 0, 0])
-
-
-def _kappa(table: FloatArray) -> FloatArray:
-    chance = (table.sum(axis=-1) * table.sum(axis=-2)).sum(axis=-1)
-    return _ratio(_agreement(table) - chance, 1 - chance)
-
-
-def _rogan_gladen(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Numerator and denominator of the estimate of Rogan and Gladen."""
-    table, passed = _labelled_table(counts), counts[..., 1].sum(axis=(-1, -2)) / counts.sum(axis=(-1, -2, -3))
-    return passed + _tnr(table) - 1, _tpr(table) + _tnr(table) - 1
-
-
-def _fieller(
-    value: tuple[FloatArray, FloatArray], drawn: tuple[FloatArray, FloatArray], level: float
-) -> Estimate:
-    """A share, and those that the draws do not exclude; unknown if the second is negative."""
-    if not value[1] > 0:
+    (above, informed), (drawn, drawn_informed) = parts(counts), parts(draws)
+    if not informed > 0:
         return Estimate(None)
-    share = float(np.clip(value[0] / value[1], 0, 1))
-    tried = np.linspace(0, 1, 1001)
-    more = (drawn[0][:, None] > tried * drawn[1][:, None]).mean(axis=0)
-    kept = np.append(tried[np.minimum(more, 1 - more) >= (1 - level) / 2], share)
-    return Estimate(share, float(kept.min()), float(kept.max()), level)
+    rate = float(np.clip(above / informed, 0, 1))
+    beyond, below = (
+        np.sort((drawn / drawn_informed)[side]) for side in (drawn_informed > 0, drawn_informed < 0)
+    )
+    more = (np.searchsorted(-beyond[::-1], -_TRIED) + np.searchsorted(below, _TRIED)) / DRAWS
+    kept = np.append(_TRIED[np.minimum(more, 1 - more) >= (1 - level) / 2], rate)
+    return Estimate(rate, float(kept.min()), float(kept.max()), level)
 
 
 def _weight(counts: FloatArray) -> float:
-    """The weight of the verdicts with the smallest variance; 0 if they tell nothing."""
+    """The weight of the verdicts, from 0 to 1, with the smallest variance; 0 if they tell nothing."""
     part = slope = 0.0
     for share, own in zip(_strata_shares(counts), counts, strict=True):
-        n, rest, passed = own[:_NO_LABEL].sum(), own[_NO_LABEL].sum(), own[:, 1].sum() / own.sum()
+        n, rest, passed = own[:_NONE].sum(), own[_NONE].sum(), own[:, 1].sum() / own.sum()
         if rest:
-            both = own[1, 1] / n - own[1].sum() * own[:_NO_LABEL, 1].sum() / n**2
-            spread = passed * (1 - passed) * own.sum() / max(own.sum() - 1, 1)
-            part += share**2 * both / n
-            slope += share**2 * spread * (1 / n + 1 / rest)
-    return part / slope if slope else 0.0
+            covariance = own[1, 1] / n - own[1].sum() * own[:_NONE, 1].sum() / n**2
+            part += share**2 * covariance / n
+            slope += share**2 * passed * (1 - passed) * own.sum() / (own.sum() - 1) * (1 / n + 1 / rest)
+    return float(np.clip(part / slope, 0, 1)) if slope else 0.0
 
 
-def _pass_rate(counts: FloatArray, weight: float) -> float:
+def _pass_rate(counts: FloatArray, weight: float) -> FloatArray:
     """The prediction-powered mean."""
-    seen, rest = counts[:, :_NO_LABEL], counts[:, _NO_LABEL]
+    seen, rest = counts[:, :_NONE], counts[:, _NONE]
     n = seen.sum(axis=(1, 2))
-    judged = _ratio(rest[:, 1], rest.sum(axis=1)) - seen[..., 1].sum(axis=1) / n
-    mean = seen[:, 1].sum(axis=1) / n + weight * np.nan_to_num(judged)
-    return float(np.clip(_strata_shares(counts) @ mean, 0, 1))
+    ahead = np.nan_to_num(_ratio(rest[:, 1], rest.sum(axis=1)) - seen[..., 1].sum(axis=1) / n)
+    return np.asarray(np.clip(_strata_shares(counts) @ (seen[:, 1].sum(axis=1) / n + weight * ahead), 0, 1))
 
 
 def _poststratified(counts: FloatArray) -> FloatArray:
-    """The true pass rate by that of passes and of fails, which the best weight approaches."""
-    rates = np.nan_to_num(_ratio(counts[..., 1, :], counts[..., :_NO_LABEL, :].sum(axis=-2)))
+    """The pass rate by that of passes and that of fails, which is what the best weight approaches."""
+    rates = np.nan_to_num(_ratio(counts[..., 1, :], counts[..., :_NONE, :].sum(axis=-2)))
     shares = counts.sum(axis=-2) / counts.sum(axis=(-1, -2, -3))[..., None, None]
     return np.asarray((shares * rates).sum(axis=(-1, -2)))
 
 
 def _more_labels(counts: FloatArray) -> int | None:
-    within = between = 0.0
+    within = between = 0.0  # variance of the pass rate from the labels, and from the verdicts
     for share, own in zip(_strata_shares(counts), counts, strict=True):
-        judged, n = own.sum(axis=0) / own.sum(), own[:_NO_LABEL].sum()
-        rates = np.nan_to_num(_ratio(own[1], own[:_NO_LABEL].sum(axis=0)))
-        within += share**2 * float(judged @ (rates * (1 - rates))) / n
+        judged, seen = own.sum(axis=0) / own.sum(), own[:_NONE].sum(axis=0)
+        rates = np.nan_to_num(_ratio(own[1], seen))
+        within += share**2 * float(judged @ (rates * (1 - rates))) / seen.sum()
         between += share**2 * float(judged @ (rates - judged @ rates) ** 2) / own.sum()
-    labelled, items = counts[:, :_NO_LABEL].sum(), counts.sum()
-    spare = (within + between) / 4 - between
+    labelled, spare = counts[:, :_NONE].sum(), (within + between) / 4 - between
     needed = labelled * within / spare if spare > 0 else np.inf
-    return int(np.ceil(needed - labelled)) if needed <= items else None
-
-
-def _labelled_shares(counts: FloatArray) -> FloatArray:
-    return _ratio(counts[..., :_NO_LABEL, :].sum(axis=(-2, -3)), counts.sum(axis=(-2, -3)))
+    return int(np.ceil(needed - labelled)) if needed <= counts.sum() else None
 
 
 def _selection_pvalue(counts: FloatArray, draws: FloatArray) -> float | None:
     """Two-sided; ``None`` if all items are labelled, or each stratum has one verdict only."""
     both = (counts.sum(axis=1) > 0).all(axis=1)
-    if not both.any() or not counts[:, _NO_LABEL].any():
+    if not both.any() or not counts[:, _NONE].any():
         return None
 
     def difference(tables: FloatArray) -> FloatArray:
         own = tables[..., both, :, :]
-        shares = own[..., :_NO_LABEL, :].sum(axis=-2) / own.sum(axis=-2)
+        shares = own[..., :_NONE, :].sum(axis=-2) / own.sum(axis=-2)
         return np.asarray((_strata_shares(own) * (shares[..., 1] - shares[..., 0])).sum(axis=-1))
 
     return float(2 * ndtr(-abs(difference(counts)) / difference(draws).std()))

@@ -110,6 +110,12 @@ class RecordFormat:
     percent: Annotated[bool | None, "Whether confidences are percentages. By default as the file shows."] = (
         None
     )
+    verdict_field: Annotated[
+        str | None, "Field with the verdict of a judge, pass or fail; items without a label count too."
+    ] = None
+    strata_field: Annotated[
+        str | None, "Field that names the stratum of an item, if its label was chosen at random in it only."
+    ] = None
     data_dir: Annotated[
         str | None, "Folder with the files of a named set, instead of the Hugging Face Hub."
     ] = None
@@ -164,7 +170,7 @@ class RecordFormat:
         """Convert a record to an item, with its label if ``labelled``; errors name the field."""
         for field, usual in ((self.id_field, "id"), (self.group_field, "group")):
             if field != usual and field not in record:  # only fields of the default names may be missing
-                raise _missing(record, field, f"{usual}_field")
+                raise missing_field(record, field, f"{usual}_field")
         choices = self.choices(record, number)
         answers = self.named_answers(record)
         name = optional_text(record, self.id_field) or str(number)
@@ -247,7 +253,7 @@ class RecordFormat:
         scored = self.self_check and self.label_field == "label" and "label" not in record
         field = SCORE_FIELD if scored else getattr(self, name)
         if field not in record:
-            raise _missing(record, field, name)
+            raise missing_field(record, field, name)
         value = record[field]
         mapped = self._mapped(value)
         if choices is not None:
@@ -321,7 +327,7 @@ class RecordFormat:
             except InputError as error:
                 raise error.prefixed(f"{where}: ") from None
             if self.answer_field is not None and self.answer_field not in record:
-                raise _missing(record, self.answer_field, "answer_field").prefixed(f"{where}: ")
+                raise missing_field(record, self.answer_field, "answer_field").prefixed(f"{where}: ")
             if self.answer_field is not None and len(said) <= MOST_ANSWERS:
                 said.setdefault(_short(record.get(self.answer_field)))
                 labels.setdefault(_short(record.get(self.label_field)))
@@ -373,7 +379,7 @@ class RecordFormat:
         if self.by_field is None:
             return None
         if self.by_field not in record:
-            raise _missing(record, self.by_field, "by_field")
+            raise missing_field(record, self.by_field, "by_field")
         return optional_text(record, self.by_field)
 
     def _messages(
@@ -484,7 +490,7 @@ def _answer_words(record: Record) -> tuple[str, str] | None:
     return positive, negative
 
 
-def _missing(record: Record, field: str, option: str) -> InputError:
+def missing_field(record: Record, field: str, option: str) -> InputError:
     graded = record.keys() >= {"question", "answer", SCORE_FIELD}
     return InputError(
         f"field {printable(field, 40)!r} is missing{_among(record)}",

@@ -16,6 +16,7 @@ from blindcal.estimate.findings import CostCurve
 from blindcal.methods import METHODS
 from blindcal.records import Estimate
 from blindcal.report import sentences
+from blindcal.report.judge import judge_sentences, judge_warnings
 from blindcal.report.next_steps import next_steps, verdict
 from blindcal.report.wording import (
     TWO_ANSWERS,
@@ -25,6 +26,7 @@ from blindcal.report.wording import (
     word,
     wording_of,
 )
+from blindcal.results.judge_result import JudgeResult
 from blindcal.results.result import AuditResult
 from blindcal.text import printable, visible
 
@@ -38,13 +40,18 @@ ROWS = (2, *range(4, 37, 4), 38)
 """Rows of the table of operating points: thresholds 0.05, 0.1, 0.2, ..., 0.9, 0.95."""
 
 
-def render(result: AuditResult) -> str:
+def render(result: AuditResult | JudgeResult) -> str:
     """The page of a result; text from outside is escaped, and hidden or reordering characters are shown."""
     templates = environment()
     numbers = Numbers(result)
     templates.globals.update(
         show=numbers.show, estimate=numbers.estimate, between=numbers.between, value=numbers.value
     )
+    if result.judge is not None:
+        judged = judge_sentences(numbers, result.judge), judge_warnings(result.judge)
+        templates.globals.update(judge_headline=judged[0], judge_warnings=judged[1])
+    if isinstance(result, JudgeResult):
+        return templates.get_template("judge.html").render(result=result, css=style("page.css"))
     return templates.get_template("page.html").render(
         result=result,
         css=style("page.css"),
@@ -91,7 +98,7 @@ def style(*names: str) -> str:
     return theme_css() + "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
 
 
-def write_page(result: AuditResult, path: Path) -> None:
+def write_page(result: AuditResult | JudgeResult, path: Path) -> None:
     page = render(result)
     with atomic_write(path) as draft:
         draft.write_text(page, encoding="utf-8")

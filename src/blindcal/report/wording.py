@@ -19,6 +19,7 @@ from blindcal.estimate.findings import Curve
 from blindcal.estimate.streams.alarms import AlarmName
 from blindcal.estimation import FEW_GROUPS
 from blindcal.records import Estimate, level_percent
+from blindcal.results.judge_result import JudgeResult
 from blindcal.results.result import AnswerCounts, AuditResult
 from blindcal.results.watch_result import WatchResult
 from blindcal.text import visible
@@ -100,7 +101,7 @@ FORMS: dict[str, Callable[[Any], str]] = {
 
 
 class Numbers:
-    def __init__(self, result: AuditResult | WatchResult) -> None:
+    def __init__(self, result: AuditResult | JudgeResult | WatchResult) -> None:
         self._tree = msgspec.to_builtins(result)
 
     def value(self, path: str) -> Any:

@@ -20,6 +20,7 @@ from blindcal.estimate.drift import Drift
 from blindcal.estimate.findings import AnswerMargins, Findings
 from blindcal.estimate.noise import ControlCounts
 from blindcal.estimate.truth import binned_ece, drawn_answer_ece, top_label_ece
+from blindcal.estimate.verdicts import JudgeFindings
 from blindcal.items.question_files import Items, RepeatedPrompts
 from blindcal.items.score_files import ChoiceScores, Scores, prompt_digest, read_choices, read_scores
 from blindcal.json_form import json_page, read_saved
@@ -240,7 +241,7 @@ class AuditResult(Findings):
     calls. ``repeated`` counts the items that share a prompt, if any do. ``steadiness`` says whether the
     endpoint stayed the same during the run. ``shown`` is about the probabilities that were read, if logprobs
     were. ``answers`` are the words of the answers, if there are more than two, and ``margins`` compares how
-    often each was given with how often it is right.
+    often each was given with how often it is right. ``judge`` is about the verdicts beside the confidences.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -272,6 +273,7 @@ class AuditResult(Findings):
     shown: ShownProbabilities | None = None
     answers: tuple[str, ...] = ()
     margins: AnswerMargins | None = None
+    judge: JudgeFindings | None = None
 
     def __repr__(self) -> str:
         return f"AuditResult({self.model!r}, {self.method}, {self.counts.items:,} items, ECE {self.ece:.4f})"
