@@ -34,6 +34,7 @@ QUESTION_SETTINGS = (
     "extra_body",
     "self_check",
     "template",
+    "instructions",
     "answers",
     "label_field",
 )

@@ -63,6 +63,7 @@ _RARE = {
         "api",
         "extra_body",
         "self_check",
+        "instructions",
         "label_map",
         "queries",
         "seed",
