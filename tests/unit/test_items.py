@@ -23,6 +23,7 @@ from blindcal.items.question_files import Items, RepeatedPrompts
 from blindcal.items.record_format import RecordFormat
 from blindcal.records import Message
 from blindcal.settings import Settings
+from commanding import blindcal
 
 EMOTIONS = ("joy", "anger", "fear")
 CAPITALS: list[dict[str, Any]] = [
@@ -43,13 +44,13 @@ def items_of(path: Path, records: list[dict[str, Any]], **reading: Any) -> Items
 
 
 def test_the_usual_labels_are_understood() -> None:
-    """0/1, true/false and yes/no are labels in any case; a label map adds words."""
+    """0/1, true/false, yes/no and y/n are labels in any case; a label map adds words."""
 
     def label(given: object, **reading: Any) -> int:
         return RecordFormat(**reading).item({"prompt": "a", "label": given}, 0).label
 
-    assert [label(given) for given in (1, True, "yes", "TRUE", 1.0)] == [1] * 5
-    assert [label(given) for given in (0, False, " No ", "0", "0.0")] == [0] * 5
+    assert [label(given) for given in (1, True, "yes", "TRUE", 1.0, "Y")] == [1] * 6
+    assert [label(given) for given in (0, False, " No ", "0", "0.0", "n")] == [0] * 6
     assert (label("sure", label_map={"sure": 1}), label("yes", label_map={"sure": 1})) == (1, 1)
     assert label("1.0", label_map={"1": 0, "0": 1}) == 0
 
@@ -108,7 +109,7 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
     ]
     items, lines = items_of(tmp_path, records), tmp_path / "items.jsonl"
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines.read_bytes()))
-    for name, delimiter in (("c.csv", ","), ("d.tsv", "\t")):
+    for name, delimiter in (("c.csv", ","), ("d.tsv", "\t"), ("g.csv", ";"), ("h.csv", "\t")):
         with (tmp_path / name).open("w", newline="", encoding="utf-8-sig") as file:
             writer = csv.DictWriter(file, list(records[0]), delimiter=delimiter)
             writer.writeheader()
@@ -117,7 +118,7 @@ def test_every_format_reads_the_same(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "f.parquet")
     expected, digest = list(items), items.digest
     assert [item.messages[0].content for item in expected] == [record["prompt"] for record in records]
-    for name in ("b.jsonl.gz", "c.csv", "d.tsv", "e.csv.gz", "f.parquet"):
+    for name in ("b.jsonl.gz", "c.csv", "d.tsv", "e.csv.gz", "f.parquet", "g.csv", "h.csv"):
         items = open_items(tmp_path / name)
         assert list(items) == expected, name
         assert items.digest == digest
@@ -183,6 +184,22 @@ def test_items_of_a_group_or_a_prompt_are_one_unit(
     records = [{"prompt": prompt, "label": 1, "group": group} for group, prompt in asked]
     items = items_of(tmp_path, records)
     assert (None if items.groups is None else items.groups.tolist()) == groups
+
+
+def test_blank_rows_are_skipped_and_doubts_are_named(tmp_path: Path) -> None:
+    """A spreadsheet's empty rows are no items; blank questions and contradictory labels are doubtful."""
+    path = tmp_path / "sheet.csv"
+    path.write_text("q;note;label\r\na;x;Y\r\n;;\r\n;x;N\r\na;;0\r\n;;\r\n")
+    with pytest.warns(UserWarning, match=r"sheet\.csv: blank rows that were skipped: 2"):
+        items = open_items(path, RecordFormat(template="{q}?"))
+    assert items.labels.tolist() == [1, 0, 0]
+    assert items.doubts == (
+        "items without a question: 1; the fields that the template names are blank",
+        "items that share a prompt with one of another label: 2; check these labels",
+    )
+    with pytest.warns(UserWarning, match="blank rows"):
+        shown = blindcal("audit", path, "--model", "gpt-4o", "--template", "{q}?", "--dry-run").output
+    assert all(f"warning: {doubt}" in shown for doubt in items.doubts)
 
 
 def test_repeated_prompts_are_counted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from blindcal.asking.run_context import Limits
 from blindcal.auditing.audit import audit, run_folder
 from blindcal.auditing.given import audit_verdicts
 from blindcal.cli import options
-from blindcal.cli.console import print_error, print_field
+from blindcal.cli.console import print_error, print_field, print_warning
 from blindcal.cli.plan import print_plan, print_plans
 from blindcal.cli.result_summary import print_judge, print_result
 from blindcal.errors import UnfitError
@@ -114,6 +114,8 @@ def command(
         options.check_priced(limits.max_cost, prices, settings.endpoint)
         plans = plan_audit(items, settings, prices=prices, shape=None)
         _print_plans(plans, limits.max_cost, as_json)
+        for doubt in catalogue.open_items(items, settings.prompt).doubts:
+            print_warning(doubt)
         return
     if name is not None and out is not None:
         raise click.UsageError("--name names the default folder, and --out another: give one of them")

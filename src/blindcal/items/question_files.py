@@ -48,7 +48,7 @@ class Items:
     ) -> None:
         self.path = path
         self.labels_ignored = False
-        self.characters = 0
+        self.characters = self.blank = 0
         self._reading, self._labelled = reading, labelled
         self._items: list[Item] = []
         self._words: tuple[str, ...] | None = None
@@ -129,6 +129,7 @@ class Items:
         number = len(self)
         item = self._reading.item(record, number, labelled=self._labelled)
         self.labels_ignored |= not self._labelled and self._reading.label_field in record
+        self.blank += self._reading.asks_nothing(record)
         words = self._reading.words(record)
         if number and words != self._words:
             raise _mixed_words(words, self._words, record)
@@ -144,6 +145,15 @@ class Items:
                 "too many to break a result down by"
             )
         self._items.append(item)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is probably wrong with the questions, in sentences."""
+        repeated = self.repeated(np.arange(len(self)))
+        conflicting = 0 if repeated is None else repeated.conflicting
+        blank = f"items without a question: {self.blank:,}; the fields that the template names are blank"
+        other = f"items that share a prompt with one of another label: {conflicting:,}; check these labels"
+        return tuple(text for text, number in ((blank, self.blank), (other, conflicting)) if number)
 
     def _check(self) -> None:
         if not self._items:

@@ -6,9 +6,13 @@ import csv
 import gzip
 import io
 import json
+import re
+import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, AnyStr, BinaryIO, TypeAlias, cast
 
@@ -24,6 +28,8 @@ LARGEST_RECORD = 16 * 2**20
 """Maximum size of a line or a row in bytes: no prompt is so long, but packed files may unpack to more."""
 _LARGEST_BATCH = 2**28  # bytes that rows of Parquet may unpack to at once
 _BOM = b"\xef\xbb\xbf"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_DELIMITERS = ",;\t"  # Excel writes semicolons where the comma is the decimal mark
 
 
 def numbered_records(path: Path) -> Numbered:
@@ -68,6 +74,10 @@ def is_zipped(path: Path) -> bool:
 def unreadable(error: Exception) -> str:
     """Why a file cannot be read, and a remedy."""
     if isinstance(error, UnicodeDecodeError):
+        if error.object.startswith(_UTF_16):
+            return (
+                "is UTF-16, as Excel saves Unicode text; save it as CSV UTF-8, or: iconv -f UTF-16 -t UTF-8"
+            )
         return "is not UTF-8 text; convert it first"
     if isinstance(error, OSError) and error.errno is not None:
         refused = FileError.of(error, "")
@@ -118,13 +128,17 @@ def _lines(path: Path, file: IO[AnyStr]) -> Iterator[AnyStr]:
         yield line
 
 
-def _csv(path: Path, delimiter: str = ",") -> Numbered:
+def _csv(path: Path, usual: str = ",") -> Numbered:
     with io.TextIOWrapper(_binary(path), encoding="utf-8-sig", newline="") as text:
-        size = 0
+        size = blank = 0
+        read = _lines(path, text)
+        header = next(read, "")
+        counts = Counter(re.sub(r'"[^"]*"', "", header))
+        delimiter = max((usual, *_DELIMITERS), key=counts.__getitem__)
 
         def lines() -> Iterator[str]:
             nonlocal size
-            for line in _lines(path, text):
+            for line in chain([header], read):
                 size += len(line)
                 if size > LARGEST_RECORD:  # a row of many lines
                     raise _too_large().prefixed(f"{path}, line {rows.line_num}: ")
@@ -136,17 +150,22 @@ def _csv(path: Path, delimiter: str = ",") -> Numbered:
             twice = next(name for name in names if list(names).count(name) > 1)
             raise InputError(f"{path}: names the field {printable(twice, 40)!r} twice; rename one of them")
         while True:
-            usual = csv.field_size_limit(LARGEST_RECORD)  # it is global, and too low for a prompt over 128 kB
+            limit = csv.field_size_limit(LARGEST_RECORD)  # it is global, and too low for a prompt over 128 kB
             try:
                 row = next(rows, None)
             finally:
-                csv.field_size_limit(usual)
+                csv.field_size_limit(limit)
             if row is None:
-                return
+                break
             where, size = f"line {rows.line_num}", 0
+            if not any(row.values()):
+                blank += 1
+                continue
             if None in row:
                 raise InputError(f"{path}, {where}: has more fields than the header")
             yield where, {name: value for name, value in row.items() if value is not None}
+        if blank:
+            warnings.warn(f"{path}: blank rows that were skipped: {blank:,}", stacklevel=2)
 
 
 def _parquet(path: Path) -> Numbered:
@@ -175,7 +194,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
     **dict.fromkeys(JSON_LINES, json_lines),
     ".csv": _csv,
-    ".tsv": partial(_csv, delimiter="\t"),
+    ".tsv": partial(_csv, usual="\t"),
     ".parquet": _parquet,
 }
 

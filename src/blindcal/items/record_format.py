@@ -51,6 +51,7 @@ SELF_CHECK_TEMPLATE = (
     "Is the proposed answer correct? Reply only with Yes or No."
 )
 
+_LABELS = {**BOOLEANS, "y": 1, "n": 0}
 _VERDICTS = {"incorrect": 0, "correct": 1, "fail": 0, "pass": 1}
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 
@@ -185,6 +186,10 @@ class RecordFormat:
             choices=len(choices or answers) or 2,
         )
 
+    def asks_nothing(self, record: Record) -> bool:
+        """Whether every field that the template names is blank."""
+        return bool(self.fields) and not any(str(record.get(name, "")).strip() for name in self.fields)
+
     def choices(self, record: Record, number: int) -> Choices | None:
         """The options in the order shown; ``None`` if the prompt shows none."""
         if not self.has_options(record):
@@ -264,11 +269,11 @@ class RecordFormat:
             return self._passed(value, field)
         if answers:
             return (read_label if len(answers) > 2 else read_label_of_two)(value, answers, field)
-        label = None if isinstance(value, list | dict) else BOOLEANS.get(_short(value).lower())
+        label = None if isinstance(value, list | dict) else _LABELS.get(_short(value).lower())
         if label is None:
             shown = printable(str(value).strip(), 40)
             raise InputError(
-                f"field {field!r} must be 0/1, true/false or yes/no, not {shown!r}",
+                f"field {field!r} must be 0/1, true/false, yes/no or y/n, not {shown!r}",
                 remedy="map other words to 0 and 1 with {label_map}, or name the answers with {answers}",
                 options={"label_map": ..., "answers": ...},
             )
