@@ -276,7 +276,7 @@ def test_the_endpoint_alarm_allows_for_what_the_set_up_shows() -> None:
     found = alarm(monitor.state(), "endpoint")
     assert found.raised_at is not None
     assert 400 < found.raised_at <= 440
-    assert "leans to the positive" in str(found.finding)
+    assert "in the positive answer to the same items is higher" in str(found.finding)
 
 
 def test_noise_of_shown_probabilities_is_seldom_a_move() -> None:
@@ -294,7 +294,7 @@ def test_noise_of_shown_probabilities_is_seldom_a_move() -> None:
             monitor.add_anchors(np.zeros(6, np.int64), np.ones(6, np.int64))
             found = alarm(monitor.state(), "endpoint")
             assert found.raised
-            assert "leans to the positive" in str(found.finding)
+            assert "in the positive answer to the same items is higher" in str(found.finding)
     assert raised <= 2
 
 

@@ -47,6 +47,7 @@ from blindcal.estimate.latent.operating import (
     cost_curve,
     operating_points,
 )
+from blindcal.estimate.problem import Problem
 from blindcal.estimate.truth import bin_edges
 from blindcal.estimate.uncertainty import Ends
 from blindcal.records import NEGATIVE, POSITIVE, Estimate, FloatArray, IntArray, Noise
@@ -69,6 +70,7 @@ class Fit(ABC):
 
     bin_count: int = 5
     level: float = 0.95
+    problem: Problem | None = None
 
     by_margin = False  # thresholds are on margins (METHOD 8)
     noise = Noise()  # of threshold answers
@@ -91,7 +93,12 @@ class Fit(ABC):
 
     @property
     def curved(self) -> bool:  # has a reliability curve, its test and the true calibration error
-        return True
+        return self.problem is not None
+
+    @property
+    def several(self) -> bool:
+        """Whether there are more than two answers: f and the label are then about the one given."""
+        return self.problem is not None and self.problem.given is not None
 
     @property
     @abstractmethod
@@ -136,7 +143,7 @@ class Fit(ABC):
             bins=self.bins,
             ece_if_invalid=self._ece_if_invalid,
             overconfidence=self.overconfidence,
-            leaning=NOTHING if self._given else self.leaning,  # then no answer is the positive one
+            leaning=NOTHING if self.several else self.leaning,  # then no answer is the positive one
             accuracy=self.accuracy,
         )
         if brief:
@@ -215,7 +222,7 @@ class Fit(ABC):
     @property
     def overconfidence(self) -> Estimate:
         """Mean confidence in the given answer minus the share of correct answers."""
-        if self._given:
+        if self.several:
             return self.leaning
         return self._scalar(lambda tables, cells: grid.gaps(tables, 2, cells) @ OVERCONFIDENCE, least=-0.5)
 
@@ -248,7 +255,7 @@ class Fit(ABC):
     # -- discrimination and scores ---------------------------------------------------------------
 
     def accuracy_of(self, tables: FloatArray, cells: Cells) -> FloatArray:
-        return grid.prevalence(tables) if self._given else grid.accuracy(tables, cells)
+        return grid.prevalence(tables) if self.several else grid.accuracy(tables, cells)
 
     @property
     def accuracy(self) -> Estimate:
@@ -470,11 +477,6 @@ class Fit(ABC):
     @property
     @abstractmethod
     def _labels(self) -> IntArray: ...
-
-    @property
-    @abstractmethod
-    def _given(self) -> bool:
-        """Whether the label says that the given answer is right, and f is the confidence in it."""
 
     @property
     def _ece(self) -> float:

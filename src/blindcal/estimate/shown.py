@@ -92,7 +92,6 @@ class ShownFit(Fit):
     groups: IntArray | None = None
     resamples: int = 0
     seed: int = 0
-    problem: Problem | None = None
     read: BoolArray | None = None
 
     def at(self, *, bins: int | None = None, level: float | None = None) -> ShownFit:
@@ -101,10 +100,6 @@ class ShownFit(Fit):
         drawn = vars(self).keys() & vars(ShownFit).keys() - given  # not the intervals of the other level
         vars(other).update({name: vars(self)[name] for name in drawn})
         return other
-
-    @property
-    def curved(self) -> bool:
-        return self.problem is not None
 
     @property
     def items(self) -> int:
@@ -247,10 +242,6 @@ class ShownFit(Fit):
     @property
     def _labels(self) -> IntArray:
         return self.labels
-
-    @property
-    def _given(self) -> bool:
-        return self.problem is not None and self.problem.given is not None
 
 
 AnswersFit: TypeAlias = LatentFit | ShownFit

@@ -174,8 +174,7 @@ class Monitor:
         """The state of all alarms."""
         every = (self._endpoint, self._questions, self._calibration)
         alarms = [alarm for alarm in every if alarm is not None]
-        problem = self._fit.problem if isinstance(self._fit, ShownFit) else None
-        several = problem is not None and problem.given is not None
+        several = self._fit is not None and self._fit.several
         level = 1 - self._level
         return MonitorState(
             answers=self._answers,

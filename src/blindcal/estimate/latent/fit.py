@@ -256,10 +256,6 @@ class LatentFit(Fit):
         return self.patterns.contradictions
 
     @property
-    def _given(self) -> bool:
-        return self.problem.given is not None
-
-    @property
     def _labels(self) -> IntArray:
         return self.patterns.labels
 

@@ -207,9 +207,8 @@ class GameAlarm:
             than = "the confidence says, beyond the limit" if max_ece else "the confidence says"
             if max_ece is None:
                 than = "in the reference audit, at the same confidence"
-            finding = _WORDS[self.name][turn].format(than=than)
-            for words, instead in _OF_GIVEN.items() if several else ():
-                finding = finding.replace(words, instead)
+            answer = "the answer given" if several else "the positive answer"
+            finding = _WORDS[self.name][turn].format(than=than, answer=answer)
         return Alarm(
             name=self.name,
             level=self.level,
@@ -232,34 +231,25 @@ class GameAlarm:
 #: What changed, by alarm and by the signs of the shift and the stretch of the log-odds.
 _WORDS: dict[AlarmName, dict[tuple[int, int], str]] = {
     "endpoint": {
-        (-1, 0): "confidence about the same items is lower now: the model leans to the negative answer",
-        (1, 0): "confidence about the same items is higher now: the model leans to the positive answer",
+        (-1, 0): "confidence in {answer} to the same items is lower now",
+        (1, 0): "confidence in {answer} to the same items is higher now",
         (0, 0): "confidence about the same items is different now, in both directions",
     },
     "questions": {
-        (1, 0): "confidence in the positive answer is higher than in the reference audit",
-        (-1, 0): "confidence in the positive answer is lower than in the reference audit",
+        (1, 0): "confidence in {answer} is higher than in the reference audit",
+        (-1, 0): "confidence in {answer} is lower than in the reference audit",
         (0, 1): "confidences are farther from 0.5 than in the reference audit",
         (0, -1): "confidences are closer to 0.5 than in the reference audit",
     },
     "calibration": {
-        (1, 0): "the positive answer is right more often than {than}",
-        (-1, 0): "the positive answer is right less often than {than}",
+        (1, 0): "{answer} is right more often than {than}",
+        (-1, 0): "{answer} is right less often than {than}",
         (0, -1): "the answers are wrong more often than {than}: overconfident",
         (0, 1): "the answers are right more often than {than}: underconfident",
-        (1, -1): "confident negative answers are wrong more often than {than}",
-        (-1, -1): "confident positive answers are wrong more often than {than}",
+        (1, -1): "where confidence is low, {answer} is right more often than {than}",
+        (-1, -1): "where confidence is high, {answer} is right less often than {than}",
     },
 }
-#: The same words about the given of several answers.
-_OF_GIVEN = {
-    ": the model leans to the negative answer": "",
-    ": the model leans to the positive answer": "",
-    "the positive answer": "the answer given",
-    "confident positive answers": "confident answers",
-    "confident negative answers are wrong": "doubtful answers are right",
-}
-
 # Gaps
 
 
