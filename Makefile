@@ -71,6 +71,8 @@ bench: $(VENV)/.dev
 	$(BIN)/pip install --quiet --group bench
 	for name in $(BENCHES); do $(BIN)/python bench/$$name.py || exit 1; done
 	$(BIN)/python bench/choices.py --coverage
+	$(BIN)/python bench/certified.py --shown 1
+	$(BIN)/python bench/certified.py --choices 1
 	$(BIN)/python bench/dishonest.py --decisions --repeats 10
 	$(BIN)/python bench/embedded.py --choices
 	for part in validity power references changed swapped; do $(BIN)/python bench/monitored.py $$part || exit 1; done

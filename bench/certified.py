@@ -1,6 +1,6 @@
 """How often a certified threshold breaks its promise, how often there is one, and what it keeps.
 
-    python bench/certified.py [--repeats 1000] [--growing 1000] [--shown 1]
+    python bench/certified.py [--repeats 1000] [--growing 1000] [--shown 1] [--choices 1]
 
 Repeat r draws 2,000 items from a population with known truth (seed r), audits them with one query per item,
 and certifies a precision at 95% confidence; the endpoint is simulated. A violation is a certified rule whose
@@ -12,7 +12,7 @@ after each step. Growing repeat r draws 6,000 items (seed r); its audit and the 
 same. Once a certificate is made, it is broken, and no further one is asked for.
 
 With --shown 1, the endpoint shows its probabilities: the same items, which are decided at every threshold, so
-that nothing is asked.
+that nothing is asked. With --choices 1, there are several answers, and the rule accepts the given one.
 
 2,000 items are what people have: BoolQ has 3,270. Of these, 1,500 certify. With ten times as many, every
 population is certified in nearly every repeat, and the rows differ by recall alone.
@@ -28,7 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit, logit, softmax
 
 from accuracy import load
 from blindcal.certifying.design import CertifyDesign, SideState
@@ -43,6 +43,7 @@ from blindcal.estimate.certification import (
 )
 from blindcal.estimate.latent.model import working_table
 from blindcal.estimate.patterns import count_patterns
+from blindcal.items.score_files import read_choices
 from blindcal.methods import make_design
 from blindcal.records import AnswerTable, FloatArray, IntArray, Round
 from blindcal.simulation.simulate import ask
@@ -104,7 +105,7 @@ class GoalRow:
         """Labels and probabilities of ``n`` items."""
         if isinstance(self.population, Population):
             return self.population.sample(n, rng)
-        labels, p = load(data / "scores" / self.population)
+        labels, p = recorded(data, self.population)
         picked = rng.integers(labels.size, size=n)
         return labels[picked], p[picked]
 
@@ -123,6 +124,26 @@ ROWS = (
     GoalRow(CROWDED, 0.75, 0.75),
     GoalRow(LLAMA, 0.9, 0.9),
 )
+
+
+SEVERAL = (
+    GoalRow("Llama-3.1-70B-Instruct__mmlu_test.csv.gz", 0.95),
+    GoalRow("Llama-3.1-8B__mmlu_test.csv.gz", 0.85),
+    GoalRow("Qwen-14B__emotion4_task_0shot.csv.gz", 0.85),
+    GoalRow("Llama-2-7b-hf__emotion4_base_0shot.csv.gz", 0.5),
+    GoalRow("mpt-7b__emotion4_task_1shot.csv.gz", 0.45),
+)
+EVERY = (*ROWS, *SEVERAL)
+
+
+@lru_cache
+def recorded(data: Path, name: str) -> tuple[IntArray, FloatArray]:
+    """Labels and probabilities; of several answers, whether the likeliest is right, and its probability."""
+    if not (path := data / "choices" / name).exists():
+        return load(data / "scores" / name)
+    known = read_choices(path)
+    p = softmax(known.logits, axis=1)
+    return (p.argmax(axis=1) == known.labels).astype(np.int64), p.max(axis=1)
 
 
 @dataclass(frozen=True)
@@ -158,11 +179,11 @@ class WholePopulation:
 @lru_cache
 def truth(place: int, data: Path) -> WholePopulation:
     """What is true of a population."""
-    population = ROWS[place].population
+    population = EVERY[place].population
     if isinstance(population, Population):
         f, up = population.many()
     else:
-        labels, f = load(data / "scores" / population)
+        labels, f = recorded(data, population)
         up = labels.astype(np.float64)
     order = np.argsort(f, kind="stable")
     return WholePopulation(f[order], np.concatenate([[0.0], np.cumsum(up[order])]))
@@ -234,7 +255,7 @@ def grown(job: tuple[int, int, Path, bool]) -> int:
 def certified(job: tuple[int, int, Path, bool]) -> RuleOutcome:
     """One simulated certification."""
     place, seed, data, shown = job
-    row = ROWS[place]
+    row = EVERY[place]
     labels, p = row.sample(data, np.random.default_rng([seed, place, 14]))
     answered = audited(labels, p, seed, shown=shown)
     states, queries = certification(row, labels, p, answered, seed)
@@ -257,7 +278,7 @@ def certified(job: tuple[int, int, Path, bool]) -> RuleOutcome:
 
 def cells(place: int, data: Path, outcomes: list[RuleOutcome]) -> list[Cell]:
     """The row of a population."""
-    row, all_ = ROWS[place], len(outcomes)
+    row, all_ = EVERY[place], len(outcomes)
     made = [outcome for outcome in outcomes if outcome.certified]
     goal = f"{row.precision:g}" if row.negative is None else f"{row.precision:g} and {row.negative:g}"
     violated, beyond = sum(one.violated for one in made), sum(one.beyond for one in made)
@@ -276,17 +297,22 @@ def cells(place: int, data: Path, outcomes: list[RuleOutcome]) -> list[Cell]:
 
 def main() -> None:
     """Run the study, and record its tables."""
-    arguments = options(__doc__, repeats=1000, growing=1000, shown=0)
-    places, shown = range(len(ROWS)), bool(arguments.shown)
+    arguments = options(__doc__, repeats=1000, growing=1000, shown=0, choices=0)
+    places, shown = range(len(ROWS)), bool(arguments.shown or arguments.choices)
+    if arguments.choices:
+        places = range(len(ROWS), len(EVERY))
     jobs = [(place, seed, arguments.data, shown) for place in places for seed in range(arguments.repeats)]
     each = run_all(certified, jobs, arguments, chunk=20)
     many = arguments.repeats
-    rows = [cells(place, arguments.data, each[place * many : (place + 1) * many]) for place in places]
+    rows = [cells(place, arguments.data, each[k * many : (k + 1) * many]) for k, place in enumerate(places)]
     columns = (
         "population {} | precision asked for {} | certified {} of {} | violations {} ({:.1f}%) | "
         "below the bound {} ({:.1f}%) | mean recall {:.3f} | highest recall there is {:.3f} | "
         "mean new queries {:,.0f} | decided by two thresholds {:.3f}"
     )
+    if arguments.choices:
+        record("certified_choices", {"populations": table(columns, rows)}, arguments, repeats=many)
+        return
     short = next(place for place in places if "just short" in ROWS[place].name)
     jobs = [(short, seed, arguments.data, shown) for seed in range(arguments.growing)]
     attempts = np.array(run_all(grown, jobs, arguments, chunk=20))
