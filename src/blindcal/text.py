@@ -66,6 +66,8 @@ def listed(names: Sequence[str]) -> str:
 
 def csv_cell(text: str) -> str:
     """Escape ``text``, with a quote before what a spreadsheet would run as a formula, full-width or not."""
+    if not text or (text.isascii() and text.isalnum()):  # as most ids and answers are
+        return text
     shown = printable(text, limit=len(text))
     return f"'{shown}" if unicodedata.normalize("NFKC", shown).lstrip()[:1] in _FORMULA else shown
 

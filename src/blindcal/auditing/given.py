@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -42,25 +44,22 @@ def audit_given(
 ) -> AuditResult:
     """Audit the confidences in a file, or in ``records`` that stand for one."""
     run.tell("reading items")
-
     exported = exported_records(path) if records is None else None
     if exported is not None:
         records = [record for record in exported if settings.prompt.is_complete(record)]
         if left_out := len(exported) - len(records):
             run.tell(f"{left_out:,} of {len(exported):,} records have no label or no confidence: left out")
-
     judged = None if settings.prompt.verdict_field is None else audit_verdicts(path, settings).judge
-
-    def read() -> Numbered:
+    with _uncollected():
         found = numbered_records(path) if records is None else _numbered(records)
-        return found if judged is None else labelled_only(found, settings.prompt)
-
-    try:
-        reading = settings.prompt.surveyed(read())
-    except InputError as error:
-        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
+        rows = list(found if judged is None else labelled_only(found, settings.prompt))
+        try:
+            reading = settings.prompt.surveyed(rows)
+        except InputError as error:
+            raise error.prefixed(f"{path}: ") from None
+        items = Items(path, reading, rows)
+    del rows, exported, records
     settings = settings.replace(prompt=reading)
-    items = Items(path, reading, read())
     with Store.open(folder / RUN_FILE) as store:
         session = begun(Session(items, settings, store, run))
         prepared = Prepared(
@@ -100,6 +99,18 @@ def audit_verdicts(path: Path, settings: Settings, folder: Path | None = None) -
     return result
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, which would go through all records again and again as they are read."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def calibration(
     labels: ArrayLike,
     confidences: ArrayLike,
@@ -111,29 +122,28 @@ def calibration(
 ) -> AuditResult:
     """Audit labels and confidences in arrays.
 
-        Parameters
-        ----------
-        labels : array_like, shape (n,)
-            0 or 1, words such as yes and no, or the right answers.
-        confidences : array_like, shape (n,) or (n, answers)
-            The probability of the positive answer, or of each answer; percentages are understood.
-        answers : array_like, optional
-            The answers given, if the confidences are those in them.
-        groups : array_like, optional
-            The group of each item; intervals then resample groups.
-        out : path, optional
-            Folder for the run, its result and its page; by default nothing is kept.
-        **settings : optional
-            Options of `Settings`, such as ``bins`` or ``level``.
+    Parameters
+    ----------
+    labels : array_like, shape (n,)
+        0 or 1, words such as yes and no, or the right answers.
+    confidences : array_like, shape (n,) or (n, answers)
+        The probability of the positive answer, or of each answer; percentages are understood.
+    answers : array_like, optional
+        The answers given, if the confidences are those in them.
+    groups : array_like, optional
+        The group of each item; intervals then resample groups.
+    out : path, optional
+        Folder for the run, its result and its page; by default nothing is kept.
+    **settings : optional
+        Options of `Settings`, such as ``bins`` or ``level``.
 
-        Examples
-        --------
-        >>> import msgspec
-    import numpy as np
-        >>> p = np.random.default_rng(0).uniform(size=500)
-        >>> result = calibration((p**2 > 0.3).astype(int), p, resamples=100)
-        >>> result.method, result.direction
-        ('given', 'overconfident')
+    Examples
+    --------
+    >>> import numpy as np
+    >>> p = np.random.default_rng(0).uniform(size=500)
+    >>> result = calibration((p**2 > 0.3).astype(int), p, resamples=100)
+    >>> result.method, result.direction
+    ('given', 'underconfident')
     """
     shown = np.asarray(confidences)
     columns: dict[str, list[Any]] = {

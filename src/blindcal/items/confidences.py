@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -41,6 +42,7 @@ def are_booleans(words: Iterable[str]) -> bool:
     return all(word.lower() in BOOLEANS for word in words)
 
 
+@lru_cache(maxsize=8)
 def confidence_fields(named: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in named.split(","))
 

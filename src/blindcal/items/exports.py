@@ -193,9 +193,10 @@ def _has(*names: str) -> Callable[[Path, Record], bool]:
 def _is_openai(_: Path, first: Record) -> bool:
     try:
         reply = _reply(first)
-        entries = list(reply.get("choices") or reply.get("answers") or ())
-        return bool(entries) and (isinstance(entries[0], dict) or isinstance(reply["answers"], dict))
-    except (JsonError, KeyError, TypeError, ValueError):
+        given = reply.get("choices") or reply.get("answers") or ()
+        entry = next(iter(given.values() if isinstance(given, dict) else given), None)
+        return isinstance(entry, dict)
+    except (JsonError, TypeError):
         return False
 
 

@@ -35,7 +35,7 @@ from blindcal.items.confidences import (
     is_positive,
     of_all_answers,
 )
-from blindcal.items.record_files import Numbered, Record, as_line
+from blindcal.items.record_files import Record, as_line
 from blindcal.records import INSTRUCTIONS, UNLABELLED, Item, Message
 from blindcal.text import encodable, printable
 
@@ -322,7 +322,7 @@ class RecordFormat:
         fields = [self.label_field, *confidence_fields(self.confidence_field or "")]
         return all(has_value(record, field) for field in fields)
 
-    def surveyed(self, records: Numbered) -> RecordFormat:
+    def surveyed(self, records: Iterable[tuple[str, Record]]) -> RecordFormat:
         """This format with the unit and the answers that the confidences of a whole file show."""
         survey, said = Survey(self.confidence_field or ""), dict[str, None]()
         labels = dict[str, None]()

@@ -105,7 +105,7 @@ def answer_table(store: Store, words: tuple[str, ...] = ()) -> tuple[list[str], 
     and there is a column for the bias of each answer. ``low`` and ``high`` bound the log-odds, if answers
     show any.
     """
-    bounds = store.answered().bounds
+    bounds = store.shown_bounds(sum(map(len, store.rounds())))
     names = ["id", "label", "group", "round", "about" if words else "threshold", "shift", "temperature"]
     names += ["answer", "text", "seconds", *(() if bounds is None else ("low", "high"))]
     return [*names, *(f"bias_{word}" for word in words)], _answer_rows(store, words, bounds)
@@ -114,7 +114,7 @@ def answer_table(store: Store, words: tuple[str, ...] = ()) -> tuple[list[str], 
 def _answer_rows(
     store: Store, words: tuple[str, ...], bounds: FloatArray | None
 ) -> Iterator[tuple[Any, ...]]:
-    items, first, row = store.items(), 0, 0
+    items, first = store.items(), 0
     labels, shown = items.labels.tolist(), [] if bounds is None else bounds.tolist()
     answer_words = {INVALID: "invalid", **dict(enumerate(words or ("negative", "positive")))}
     for number, asked in enumerate(store.rounds(), 1):
@@ -132,10 +132,9 @@ def _answer_rows(
             yield (
                 *(items.ids[item], words[labels[item]] if words else labels[item], items.groups[item]),
                 *(number, tested, shift, temperatures[place], answer_words[answer], text, seconds),
-                *(None if math.isnan(bound) else bound for bound in (shown[row] if shown else ())),
+                *(None if math.isnan(bound) else bound for bound in (shown[query] if shown else ())),
                 *(None if math.isinf(bias) else bias for bias in added),
             )
-            row += 1
         first += len(asked)
 
 
@@ -145,15 +144,17 @@ def write_answers(store: Store, path: Path, words: tuple[str, ...] = ()) -> None
     with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(map(csv_cell, names))
-        table.writerows(map(_cell, row, digits) for row in rows)
-
-
-def _cell(value: Any, digits: str) -> Any:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return csv_cell(value)
-    return format(value, digits) if isinstance(value, float) else value
+        table.writerows(
+            [
+                format(cell, form)
+                if isinstance(cell, float)
+                else csv_cell(cell)
+                if isinstance(cell, str)
+                else cell
+                for cell, form in zip(row, digits, strict=True)
+            ]
+            for row in rows  # csv writes nothing for None
+        )
 
 
 # Frames

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import sqlite3
 import sys
@@ -321,14 +322,10 @@ class Store:
 
     def add_readings(self, first: int, answers: IntArray, log_odds: FloatArray) -> None:
         """Store answers to the queries from number ``first`` on that were not asked and cost nothing."""
-        varied = ("query", "answer", "low", "high")
-        free = {name: getattr(_FREE_READING, name) for name in _COLUMNS.split(", ") if name not in varied}
-        names, rest = (*varied, *free), tuple(free.values())
-        columns = range(first, first + answers.size), answers.tolist(), log_odds.tolist(), log_odds.tolist()
+        odds = log_odds.tolist()
         with translated(self.path), transaction(self._db):
             self._db.executemany(
-                f"INSERT INTO replies ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
-                ((*row, *rest) for row in zip(*columns, strict=True)),
+                _INSERT_READING, zip(itertools.count(first), answers.tolist(), odds, odds, strict=False)
             )
 
     def reply_body(self, kind: ReplyKind, query: int, nth: int) -> str | None:
@@ -480,7 +477,12 @@ _REPLACED = ("notes", "items", "rounds", "replies", "seen", "labels", "positions
 """Tables emptied if a run without answers is begun again with other settings."""
 
 _COLUMNS = ", ".join(column.name for column in fields(StoredReply))
-_FREE_READING = StoredReply(queries=0, attempts=0)
+_READING = ("query", "answer", "low", "high")
+_REST = {name: getattr(StoredReply(queries=0, attempts=0), name) for name in _COLUMNS.split(", ")}
+_REST = {name: value for name, value in _REST.items() if name not in _READING and value is not None}
+_INSERT_READING = "INSERT INTO replies ({}) VALUES ({})".format(
+    ", ".join((*_READING, *_REST)), ", ".join((*"????", *(repr(value) for value in _REST.values())))
+)
 _INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
     _COLUMNS, ", ".join(f"json_extract(value, '$.{name}')" for name in _COLUMNS.split(", "))
 )
