@@ -247,6 +247,24 @@ def test_the_limit_on_tokens_is_learnt(behaviour: Behaviour, requests: int) -> N
     assert talking(talk, behaviour) == (requests, name, behaviour.least_tokens)
 
 
+def test_a_draw_that_breaks_a_character_off_costs_no_logprobs() -> None:
+    """llama.cpp shows none of it; the greedy answer has the same, and both are paid for."""
+
+    def broken(request: HttpRequest) -> HttpResponse:
+        shown = {"content": [{"logprob": -0.1, "top_logprobs": [{"token": "Yes", "logprob": -0.1}]}]}
+        drawn = msgspec.json.decode(request.body)["temperature"] > 0
+        choice = (
+            {"message": {"content": "\ufffd"}}
+            if drawn
+            else {"message": {"content": "Yes"}, "logprobs": shown}
+        )
+        return json_response({"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+
+    reply = ask(broken, asking(temperature=1.0, top_logprobs=5))
+    assert (reply.text, reply.logprobs) == ("\ufffd", {"Yes": -0.1})
+    assert (reply.prompt_tokens, reply.completion_tokens) == (18, 2)
+
+
 @pytest.mark.parametrize(("heeds", "requests", "token"), [(True, 3, "Yes"), (False, 3, "token_id:7")])
 def test_logprobs_by_id_are_asked_for_by_text(heeds: bool, requests: int, token: str) -> None:
     """vLLM can be started to name tokens by id; it is asked once more for texts, and then always."""

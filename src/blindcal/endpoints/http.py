@@ -36,6 +36,8 @@ from blindcal.text import printable
 if TYPE_CHECKING:
     from blindcal.endpoints.http_client import HttpClient, ServerResponse  # a plan does not need them
 
+_BROKEN = "\ufffd"
+"""What stands for a part of a character."""
 FORMS: Mapping[Api, type[CompletionForm | DecisionForm]] = {
     **dict.fromkeys(("auto", "chat", "completions"), CompletionForm),
     "decisions": OpenAIDecisions,
@@ -128,6 +130,8 @@ class HttpEndpoint:
                         throttled=True,
                         billed=outcome.usage.tokens,
                     )
+                if request.top_logprobs and not outcome.logprobs and _BROKEN in outcome.text:
+                    return await self._at_zero(request, outcome)
                 return outcome
             error = self._refusal(outcome, response.headers, raw)
             if not refusals.is_about_fields(outcome, raw, error):
@@ -140,6 +144,18 @@ class HttpEndpoint:
             if unexplained is not None or settings in self._answered or not unknown:
                 raise unexplained or error
             unexplained, trial = error, unknown
+
+    async def _at_zero(self, request: Request, drawn: Reply) -> Reply:
+        """The logprobs beside a greedy answer: llama.cpp shows none of a draw that breaks a character off."""
+        if not request.temperature:
+            return drawn
+        greedy = await self.ask(replace(request, temperature=0.0))
+        return replace(
+            greedy,
+            text=drawn.text,
+            prompt_tokens=drawn.prompt_tokens + greedy.prompt_tokens,
+            completion_tokens=drawn.completion_tokens + greedy.completion_tokens,
+        )
 
     def body(self, request: Request) -> bytes:
         """The body of a request as it would be sent now."""
