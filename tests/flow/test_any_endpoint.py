@@ -110,7 +110,7 @@ def test_an_audit_says_in_one_line_what_it_chose_and_goes_on_with_it(tmp_path: P
         assert first.ece.has_interval
         (line,) = [one for one in told if one.startswith("chose ")]
         assert line.startswith("chose temperature, ")
-        assert "better would be" in line
+        assert "not available: " in line
         for options in ({}, {"method": "temperature"}):
             result = audit(file, settings.replace(**options), out=tmp_path / "run")
             assert (result.method, result.ece) == ("temperature", first.ece)

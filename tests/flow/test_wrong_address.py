@@ -184,7 +184,7 @@ def test_a_service_that_tells_no_ids(status: int) -> None:
     ("model", "routes", "warning"),
     [
         ("mine", {("GET", "/v1/models"): (200, models("mine"))}, "None"),
-        ("other", {("GET", "/v1/models"): (200, models("mine"))}, "lists no model 'other', but 'mine'"),
+        ("other", {("GET", "/v1/models"): (200, models("mine"))}, "has no model 'other'; it lists 'mine'"),
         ("mine", {}, "None"),
     ],
 )

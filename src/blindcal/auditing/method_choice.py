@@ -76,6 +76,6 @@ def choice_line(
 ) -> str:
     """What was chosen, what it costs, and what would be better, in one line."""
     before = options[: options.index(best)]
-    better = [f"{option.way} ({option.trouble})" for option in before if option.trouble]
-    would = f"; better would be {' or '.join(better)}" if better else ""
+    missing = [f"{option.way} ({option.trouble})" for option in before if option.trouble]
+    would = f"; not available: {', '.join(missing)}" if missing else ""
     return f"{best.method}, {best.times}{cost}{would}{f'; {UNREASONED}' if unreasoned else ''}"

@@ -340,7 +340,7 @@ class _Certification:
         options, following = {name: ...}, level_of_attempt(self.goal.confidence, self.plan.attempt + 1)
         needed = items_needed(replace(test, level=1 - (1 - following) / len(states)))
         if needed is None:
-            remedy = f"the share itself is not above what is wanted: lower {{{name}}}"
+            remedy = f"more items would not help, as the observed share is below the goal: lower {{{name}}}"
         else:
             total = _rounded(int(np.ceil(needed / (1 - CHOOSING))))
             remedy = (

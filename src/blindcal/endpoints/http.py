@@ -222,7 +222,9 @@ class HttpEndpoint:
         model = self.address.model
         if isinstance(listed, int) or model in listed:
             return None
-        return f"the endpoint lists no model {printable(model, 80)!r}, but {refusals.nearest(model, listed)}"
+        return (
+            f"the endpoint has no model {printable(model, 80)!r}; it lists {refusals.nearest(model, listed)}"
+        )
 
     def _refusal(self, status: int, headers: Mapping[str, str], raw: bytes) -> EndpointError:
         address, message = self.address, refusals.message_in(raw)
