@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.special import expit
 
+import blindcal as bc
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.truth import binned_ece
 from blindcal.records import FloatArray, IntArray
@@ -101,3 +103,26 @@ def test_margins_have_no_such_threshold(finished_runs: FinishedRuns) -> None:
     several = blindcal("threshold", finished_runs.original("choices").folder, "--probability", 0.7)
     assert "compares margins, not confidences: give a --precision" in refusal(several)
     assert "has no fit" in refusal(blindcal("recalibrate", finished_runs.original("blind").folder))
+
+
+def test_decisions_by_a_shown_probability_have_the_one_to_show(tmp_path: Path) -> None:
+    """In their files, beside the probability that was shown; never by the map of another model."""
+    labels, p, _ = population(600, 4)
+    rows = [f"{k},{label},{f:.6f}" for k, (label, f) in enumerate(zip(labels, p, strict=True))]
+    items, run, out = tmp_path / "items.csv", tmp_path / "run", tmp_path / "map.json"
+    items.write_text("\n".join(["id,label,p", *rows]) + "\n")
+    bc.audit(items, bc.Settings(confidence_field="p", resamples=20), out=run)
+    certificate = bc.certify(run, 0.6, confidence=0.9)
+    made = bc.open_run(run).recalibration_map(resamples=20)
+    made.save(out)
+    command = ("decide", run / "certificate.json", items, "--out", tmp_path / "d", "--json", "--quiet")
+    done = blindcal(*command, "--recalibration", out)
+    decided = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(decided) == 600
+    for row in decided:
+        assert row["recalibrated"] == pytest.approx(made.at(row["probability"]).value)
+    replace(made, model="another").save(out)
+    assert "is that of another" in refusal(blindcal(*command, "--recalibration", out))
+    hidden = replace(certificate, request=replace(certificate.request, probability=None))
+    with pytest.raises(InputError, match="shows no probability that it could be applied to"):
+        bc.decide(hidden, items, out=tmp_path / "e", recalibration=made)

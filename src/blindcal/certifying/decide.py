@@ -52,6 +52,7 @@ from blindcal.records import NEGATIVE, AnswerTable, IntArray, Round
 from blindcal.report.sentences import control_words
 from blindcal.results.certificate import Certificate
 from blindcal.results.decisions import DecisionResult, write_decisions
+from blindcal.results.recalibration import Recalibration
 from blindcal.results.result import Spend
 from blindcal.settings import Settings
 from blindcal.store.run_file import ServedModel, StoredReply
@@ -72,6 +73,7 @@ async def decide_async(
     force: bool = False,
     id_field: str | None = None,
     confidence_field: str | None = None,
+    recalibration: Recalibration | str | Path | None = None,
     **options: Unpack[RunOptions],
 ) -> DecisionResult:
     """Decide about the items of a file by a certificate.
@@ -90,6 +92,8 @@ async def decide_async(
         Field with the id of an item; by default that of the certified audit.
     confidence_field : str, optional
         Field with the confidence, if the certified audit read those of a file; by default the same.
+    recalibration : Recalibration or path, optional
+        A map of `blindcal recalibrate`, by which decisions also have the probability to show.
     **options : optional
         Limits, prices, API key, endpoint and callbacks, as in `RunOptions`.
 
@@ -108,6 +112,7 @@ async def decide_async(
     """
     if not isinstance(certificate, Certificate):
         certificate = Certificate.load(certificate)
+    shown = _recalibration(recalibration, certificate)
     run = RunContext.of(**options)
     given = {"id_field": id_field, "confidence_field": confidence_field}
     named = {name: value for name, value in given.items() if value is not None}
@@ -123,7 +128,7 @@ async def decide_async(
         outcome = await _ask(loaded, asked, certified, governor)
         run.tell("writing the decisions")
         with answers_kept():
-            return await asyncio.to_thread(_conclude, loaded, certified, outcome, folder, run.prices)
+            return await asyncio.to_thread(_conclude, loaded, certified, outcome, folder, run.prices, shown)
 
 
 decide = blocking(decide_async)
@@ -132,6 +137,18 @@ decide = blocking(decide_async)
 def decision_folder(items: str | Path, certificate: Certificate) -> Path:
     """Default folder, the same for the same items and model."""
     return FOLDER / default_folder(items, certificate.model).name
+
+
+def _recalibration(
+    given: Recalibration | str | Path | None, certificate: Certificate
+) -> Recalibration | None:
+    recalibration = Recalibration.load(given) if isinstance(given, str | Path) else given
+    if recalibration is not None and not certificate.shown:
+        raise InputError("recalibration: this endpoint shows no probability that it could be applied to")
+    if recalibration is not None and recalibration.model != certificate.model:
+        of_other, model = printable(recalibration.model, 80), printable(certificate.model, 80)
+        raise InputError(f"recalibration: is that of {of_other}, and the certificate is about {model}")
+    return recalibration
 
 
 def _read_items(items: str | Path, settings: Settings) -> Items:
@@ -295,14 +312,19 @@ async def _ask(
 
 
 def _conclude(
-    items: Items, certified: CertifiedEndpoint, outcome: RunOutcome, folder: Path, prices: Prices | None
+    items: Items,
+    certified: CertifiedEndpoint,
+    outcome: RunOutcome,
+    folder: Path,
+    prices: Prices | None,
+    recalibration: Recalibration | None,
 ) -> DecisionResult:
     store, certificate = certified.store, certified.certificate
     controls, _ = observed_controls(store)
     if certified.force:
         certified.check_names(store.served_names())
     doubts = (*certified.doubts, *_unsteady(store, certificate, controls))
-    counts = write_decisions(store, certificate, folder)
+    counts = write_decisions(store, certificate, folder, recalibration)
     decisions = DecisionResult(
         folder=str(folder),
         model=certificate.model,

@@ -40,6 +40,11 @@ _AGAIN = "find out what changed at the provider, certify again, and decide in an
     "confidence_field",
     help="Field that holds the confidence, for the certificate of a file.  [default: that of the audit]",
 )
+@click.option(
+    "--recalibration",
+    type=options.FILE,
+    help="Map of 'blindcal recalibrate': decisions by a shown probability then have the one to show instead.",
+)
 @options.fields("api_key_env", "timeout")
 @options.limit_options
 @options.flag(
@@ -54,6 +59,7 @@ def command(
     out: Path | None,
     id_field: str | None,
     confidence_field: str | None,
+    recalibration: Path | None,
     given_prices: Prices | None,
     force: bool,
     as_json: bool,
@@ -101,8 +107,9 @@ def command(
     begun = (folder / RUN_FILE).exists()
     try:
         with options.asking(settings, limits, given_prices, quiet=quiet, begun=begun) as (asked, _):
-            fields = {"id_field": id_field, "confidence_field": confidence_field}
-            result = decide(certified, items, out=folder, force=force, **fields, **chosen, **asked)
+            chosen |= {"id_field": id_field, "confidence_field": confidence_field}
+            chosen |= {"recalibration": recalibration}
+            result = decide(certified, items, out=folder, force=force, **chosen, **asked)
     except (NotCertifiedError, UnfitError) as error:
         print_error(error)
         context.exit(NOT_CERTIFIED)

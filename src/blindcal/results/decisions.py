@@ -24,6 +24,7 @@ from blindcal.estimate.noise import ControlCounts
 from blindcal.json_form import json_line, json_page
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, level_percent
 from blindcal.results.certificate import PREFIX, Certificate, CertifiedSide
+from blindcal.results.recalibration import Recalibration
 from blindcal.results.result import Spend
 from blindcal.store.run_store import Store
 from blindcal.text import csv_cell
@@ -44,7 +45,7 @@ class Decision:
 
     ``at_accept`` and ``at_reject`` are the answers at the two thresholds, ``None`` if not asked or unusable;
     where a ``probability`` is shown, ``at_accept`` is what shows it. With more than two answers it is that
-    of the ``answer``, which the rule accepts.
+    of the ``answer``, which the rule accepts. ``recalibrated`` is the probability to show instead.
     ``audited`` items were in the certified audit.
     """
 
@@ -56,6 +57,7 @@ class Decision:
     audited: bool = False
     probability: float | None = None
     answer: str | None = None
+    recalibrated: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -191,7 +193,9 @@ class DecisionCounts:
     reasons: dict[str, int]
 
 
-def write_decisions(store: Store, certificate: Certificate, folder: Path) -> DecisionCounts:
+def write_decisions(
+    store: Store, certificate: Certificate, folder: Path, recalibration: Recalibration | None = None
+) -> DecisionCounts:
     """Write the decisions so far as CSV that is safe to open in a spreadsheet, and as JSON lines."""
     verdicts, reasons, audited = Counter[str](), Counter[str](), 0
     with (
@@ -203,6 +207,9 @@ def write_decisions(store: Store, certificate: Certificate, folder: Path) -> Dec
         table = csv.writer(table_file)
         table.writerow(Decision.__slots__)
         for decision in stored_decisions(store, certificate):
+            if recalibration is not None and decision.probability is not None:
+                shown = recalibration.at(decision.probability).value
+                decision = replace(decision, recalibrated=shown)
             verdicts[decision.decision] += 1
             audited += decision.audited
             if decision.reason is not None:
