@@ -72,6 +72,7 @@ def test_a_verdict_is_read_in_any_spelling(tmp_path: Path, passed: str, failed: 
         ),
         (["pass", 0.83], [1, 0], "not '0.83': audit a number from 0 to 1 with --confidence"),
         (["✅ pass", "4"], [1, 0], "turn a mark into pass or fail"),
+        ([1, -1], [1, 0], "line 3: field 'verdict' must be pass or fail, not '-1'"),
         (["pass fail", 1], [1, 0], "must be pass or fail, not 'pass fail'"),
         (["not correct", 1], [1, 0], "must be pass or fail, not 'not correct'"),
         ([1, 0], ["ok", "hm"], "line 3: field 'label' must be pass or fail, not 'hm'"),
@@ -95,6 +96,12 @@ def test_other_words_are_mapped_and_items_without_verdict_left_out(tmp_path: Pat
     path = written(tmp_path / "judge.csv", ["sound", "poor", ""], ["sound", "sound", "poor"])
     found = judged(path, "--set", 'label_map={"sound": 1, "poor": 0}')
     assert (found["items"], found["true_passes"], found["false_fails"]) == (2, 1, 1)
+
+
+def test_a_file_of_verdicts_says_how_it_is_audited(tmp_path: Path) -> None:
+    """Without a model or a field, the command names the one that looks like verdicts."""
+    path = written(tmp_path / "judge.csv", ["pass", "fail"], [1, ""])
+    assert "--verdict verdict audits them" in refusal(blindcal("audit", path))
 
 
 def test_ids_must_be_unique_and_lines_may_lack_a_label(tmp_path: Path) -> None:

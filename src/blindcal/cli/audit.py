@@ -159,9 +159,7 @@ options.fill_help(
 
 def _check_named(items: Path, chosen: Mapping[str, Any]) -> None:
     """Raise an error if neither a model nor confidences are named, that says what the file holds."""
-    if chosen["model"] is not None or chosen["confidence_field"] is not None:
-        return
-    if chosen["verdict_field"] is not None:
+    if any(chosen[name] is not None for name in ("model", "confidence_field", "verdict_field")):
         return
     catalogue.check_there(items)
     likely = {} if chosen["self_check"] else catalogue.likely_confidences(items, chosen["label_field"])
@@ -171,6 +169,11 @@ def _check_named(items: Path, chosen: Mapping[str, Any]) -> None:
         raise click.UsageError(
             f"Missing option '--model' or '--confidence'. The file seems to hold confidences: {named}. "
             f"--confidence {field} audits them, and nothing is asked; --model asks a model."
+        )
+    if not chosen["self_check"] and (verdict := catalogue.likely_verdict(items)) is not None:
+        raise click.UsageError(
+            f"Missing option '--model' or '--verdict'. The file seems to hold verdicts of a judge: --verdict "
+            f"{shlex.quote(printable(verdict, 80))} audits them, and nothing is asked; --model asks a model."
         )
     raise click.UsageError("Missing option '--model'.")
 

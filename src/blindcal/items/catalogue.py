@@ -37,6 +37,7 @@ from blindcal.items.record_format import (
     RecordFormat,
     has_value,
 )
+from blindcal.items.verdicts import read_verdict
 from blindcal.text import listed, printable
 
 MMLU_LETTERS = LETTERS[:4]
@@ -247,11 +248,7 @@ def open_items(source: str | Path, reading: RecordFormat | None = None, *, label
 
 def likely_confidences(source: str | Path, label_field: str) -> dict[str, str]:
     """The fields of a file that seem to hold confidences, each with what they look like."""
-    records: list[tuple[str, Record]] = []
-    if not is_name(source):
-        with contextlib.suppress(BlindcalError):  # the audit itself says what is wrong
-            records += islice(open_records(source, RecordFormat(confidence_field=""))[0], _SEEN)
-    likely = {}
+    records, likely = _first_records(source), {}
     for name in dict.fromkeys(name for _, record in records for name in record):
         survey = Survey(name)
         with contextlib.suppress(InputError):
@@ -263,6 +260,25 @@ def likely_confidences(source: str | Path, label_field: str) -> dict[str, str]:
                 unit = "%" if survey.percent else ""
                 likely[name] = f"({survey.low:g}{unit} to {survey.high:g}{unit})"
     return likely
+
+
+def likely_verdict(source: str | Path) -> str | None:
+    """The field of a file that seems to hold the verdicts of a judge."""
+    records = _first_records(source)
+    for name in dict.fromkeys(name for _, record in records for name in record):
+        if re.search("verdict|judge|grade", name, re.IGNORECASE):
+            with contextlib.suppress(InputError):
+                if [read_verdict(record[name], name) for _, record in records if has_value(record, name)]:
+                    return name
+    return None
+
+
+def _first_records(source: str | Path) -> list[tuple[str, Record]]:
+    records: list[tuple[str, Record]] = []
+    if not is_name(source):
+        with contextlib.suppress(BlindcalError):  # the audit itself says what is wrong
+            records += islice(open_records(source, RecordFormat(confidence_field=""))[0], _SEEN)
+    return records
 
 
 def builtin(n: int = BUILTIN_SIZE) -> Iterator[Record]:

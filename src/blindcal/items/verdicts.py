@@ -37,15 +37,15 @@ class JudgedItems:
 
 def read_verdict(value: Any, field: str) -> int:
     """1 for a pass and 0 for a fail; errors name the field."""
-    text = _VARIANTS.sub("", str(value)).strip().casefold()
-    words = _WORD.findall(re.sub(r"^([01])\.0+$", r"\1", text))
-    meanings = {_MEANINGS.get(word) for word in words}
+    text = re.sub(r"^([01])\.0+$", r"\1", _VARIANTS.sub("", str(value)).strip().casefold())
+    number = text not in ("0", "1") and re.fullmatch(r"[-+]?\d*\.?\d+%?", text)
+    meanings = {None} if number else {_MEANINGS.get(word) for word in _WORD.findall(text)}
     if len(meanings) == 1 and None not in meanings and not isinstance(value, list | dict):
         return int(meanings == {1})
     if (opening := _OPENING.match(text)) is not None:
         return _MEANINGS[opening[1]]
     remedy, option = "say what other words mean with {label_map}, or leave the field empty", "label_map"
-    if re.fullmatch(r"-?\d*\.?\d+%?", text):
+    if number:
         remedy = "audit a number from 0 to 1 with {confidence_field}, and turn a mark into pass or fail"
         option = "confidence_field"
     raise InputError(
