@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from blindcal.endpoints import tokens
-from blindcal.endpoints.address import SERVICES, Address, Service, service_at
+from blindcal.endpoints.address import SERVICES, Address, Api, Service, service_at
 from blindcal.endpoints.http import HttpEndpoint
+from blindcal.endpoints.query_format import DecisionQuestion
 from blindcal.errors import EndpointError, FatalError, InputError, RetryableError, UnfitError
 from blindcal.simulation.http_server import HttpRequest, HttpResponse
 from paths import ROOT
@@ -166,6 +167,20 @@ def test_the_wrong_api() -> None:
     routes = {("GET", "/v1/models"): (200, models("base"))}
     with pytest.raises(FatalError, match=r"lists model 'base', but has nothing at .*: try api='completions'"):
         ask_vocabulary(serving(routes), "base")
+
+
+@pytest.mark.parametrize("api", ["decisions", "systemone"])
+def test_the_wrong_decision_api(api: Api) -> None:
+    """An address without the form that was named may speak the other, or be a chat."""
+    routes = {("GET", "/v1/models"): (200, models("base"))}
+    question = DecisionQuestion(("Yes", "No")).request(items(1)[0].messages, 0.0, 0.0)
+
+    async def talk() -> None:
+        async with answering(serving(routes)) as url, HttpEndpoint(Address(url, "base", api)) as endpoint:
+            await endpoint.ask(question)
+
+    with pytest.raises(FatalError, match=rf"nothing at .*/{api} .*: api='auto' finds out what it speaks"):
+        asyncio.run(talk())
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405])
