@@ -35,6 +35,19 @@ from blindcal.store.run_store import RUN_FILE, Store
 from blindcal.text import encodable
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which would go through all records again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_uncollected()
 def audit_given(
     path: Path,
     settings: Settings,
@@ -50,14 +63,13 @@ def audit_given(
         if left_out := len(exported) - len(records):
             run.tell(f"{left_out:,} of {len(exported):,} records have no label or no confidence: left out")
     judged = None if settings.prompt.verdict_field is None else audit_verdicts(path, settings).judge
-    with _uncollected():
-        found = numbered_records(path) if records is None else _numbered(records)
-        rows = list(found if judged is None else labelled_only(found, settings.prompt))
-        try:
-            reading = settings.prompt.surveyed(rows)
-        except InputError as error:
-            raise error.prefixed(f"{path}: ") from None
-        items = Items(path, reading, rows)
+    found = numbered_records(path) if records is None else _numbered(records)
+    rows = list(found if judged is None else labelled_only(found, settings.prompt))
+    try:
+        reading = settings.prompt.surveyed(rows)
+    except InputError as error:
+        raise error.prefixed(f"{path}: ") from None
+    items = Items(path, reading, rows)
     del rows, exported, records
     settings = settings.replace(prompt=reading)
     with Store.open(folder / RUN_FILE) as store:
@@ -97,18 +109,6 @@ def audit_verdicts(path: Path, settings: Settings, folder: Path | None = None) -
         result.save(folder / RESULT_FILE)
         write_page(result, folder / PAGE_FILE)
     return result
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector, which would go through all records again and again as they are read."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def calibration(
