@@ -41,7 +41,7 @@ _GROUPS = {
     "Endpoint": ("model", "base_url", "api", "api_key_env", "extra_body", "timeout"),
     "Questions": (
         *("self_check", "template", "instructions", "answers", "label_field", "label_map", "id_field"),
-        *("by_field", "sample", "confidence_field", "answer_field"),
+        *("by_field", "sample", "confidence_field", "answer_field", "verdict_field", "strata_field"),
     ),
     "Method": ("method", "queries", "seed", "max_tokens", "changed", "force", "resamples"),
     "Cost": (
@@ -58,7 +58,7 @@ _GROUPS = {
     ),
 }
 _RARE = {
-    *("answer_field", "given_prices"),
+    *("answer_field", "strata_field", "name", "given_prices"),
     *(
         "api",
         "extra_body",
