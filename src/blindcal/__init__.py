@@ -132,13 +132,18 @@ _MODULES = {
     "settings": ("Settings",),
     "simulation.simulate": ("simulate",),
 }
+_RARE = {
+    *("AuditResult", "Certificate", "Counts", "DecisionResult", "LatentFit", "Run", "WatchResult"),
+    *("binned_ece", "count_on_ray", "read_counts", "write_counts"),
+}
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 show_in_notebooks()
 
 
 def __dir__() -> list[str]:
-    return __all__
+    """What most users need; the other names of ``__all__`` are results and errors, or for special cases."""
+    return [name for name in __all__ if name not in _RARE and not name.endswith(("Error", "_async"))]
 
 
 def __getattr__(name: str) -> Any:

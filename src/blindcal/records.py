@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, SupportsFloat, TypeAlias
 
 import msgspec
 import numpy as np
@@ -43,9 +43,9 @@ def level_percent(level: float) -> str:
     return f"{100 * level:.6g}%"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Estimate:
-    """A number with its interval and the interval's confidence level.
+    """A number with its interval and the interval's confidence level; it is ordered as the number is.
 
     ``value`` is ``None`` if the answers do not determine it, and the ends if the method gives no interval.
     ``f"{estimate:.4f}"`` formats both: ``0.0988 (95%: 0.0822 to 0.1151)``.
@@ -76,6 +76,21 @@ class Estimate:
 
     def __contains__(self, value: float) -> bool:
         return self.low is not None and self.high is not None and self.low <= value <= self.high
+
+    def __lt__(self, other: SupportsFloat) -> bool:
+        return float(self) < float(other)
+
+    def __le__(self, other: SupportsFloat) -> bool:
+        return float(self) <= float(other)
+
+    def __gt__(self, other: SupportsFloat) -> bool:
+        return float(self) > float(other)
+
+    def __ge__(self, other: SupportsFloat) -> bool:
+        return float(self) >= float(other)
+
+    def __repr__(self) -> str:
+        return f"{self:.3f}"
 
     def __format__(self, spec: str) -> str:
         spec = spec or ".4f"

@@ -53,7 +53,8 @@ def test_what_the_command_line_has_is_offered() -> None:
     assert others <= set(bc.__all__)
     assert len(bc.__all__) <= 45
     assert all(hasattr(bc, name) for name in bc.__all__)
-    assert dir(bc) == bc.__all__
+    assert others < set(dir(bc)) < set(bc.__all__)
+    assert len(dir(bc)) <= 25
 
 
 def test_an_audit_in_python_writes_what_the_command_writes(

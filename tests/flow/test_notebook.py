@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+import blindcal as bc
 import results
 from blindcal import plot
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.latent.estimator import latent
 from blindcal.estimate.latent.fit import LatentFit
 from blindcal.estimate.published import blind
+from blindcal.records import Estimate
 from blindcal.report import plots, style
-from blindcal.report.page import html
+from blindcal.report.notebook import html
 from blindcal.results.run import Run
 from finished_runs import FinishedRuns
 from paths import ROOT
@@ -116,7 +118,7 @@ def test_the_published_estimate_is_shown() -> None:
 def test_what_cannot_be_drawn_is_refused_with_what_can(fit: LatentFit) -> None:
     """The error names the figure, what is missing, and the functions that can draw it."""
     bare = results.result(curve=None, confidence=None, operating=(), costs=(), parts=())
-    by = "calibration_curve, reliability, confidence, operating, cost"
+    by = "calibration_curve, reliability, confidence, risk, operating, cost"
     wrong: list[tuple[str, Any, str]] = [
         ("parts", fit, f"this LatentFit has no parts; it can be drawn by {by}$"),
         ("confidence", {}, "estimates must be a result, a run or a fit, got dict"),
@@ -141,7 +143,7 @@ def test_files_are_the_same_bytes_again(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path / "other")]
     subprocess.run(command, check=True, cwd=ROOT / "tests")
     paths = plots.save_drawings(plots.draw(results.result()), tmp_path / "mine")
-    assert len(paths) == 10
+    assert len(paths) == 12
     for path in paths:
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()
     assert "date" not in paths[1].read_text().lower()
@@ -178,6 +180,25 @@ def test_a_notebook_shows_a_result() -> None:
     assert "ECE, 5 bins unknown" in words
     assert "AUROC" not in words
     assert "p-value" not in words
+
+
+def test_a_notebook_shows_checks_comparisons_and_thresholds(run: Run, fit: LatentFit) -> None:
+    """Each is a small table, what it is about first; an estimate is short, and ordered as its number."""
+    checked = bc.check(run, min_accuracy=0.5, resamples=20)
+    assert "passed accuracy at least 0.5: " in shown(html(checked))
+    compared = bc.compare(run, run, resamples=20)
+    assert "A replay and B replay ECE 0." in shown(html(compared))
+    assert "no difference shown" in shown(html(compared))
+    chosen = fit.choose_threshold(precision=0.7)
+    words = shown(html(chosen))
+    assert words.strip().startswith(f"threshold {chosen.threshold:.4f} goal 95% sure precision 0.")
+    ece = Estimate(0.0341, 0.0179, 0.0512, 0.95)
+    assert repr(ece) == "0.034 (95%: 0.018 to 0.051)"
+    assert 0.01 < ece < 0.05 <= Estimate(0.05)
+    assert ece >= 0.0341
+    assert max(ece, Estimate(0.1), key=float).value == sorted([Estimate(0.1), ece])[1].value == 0.1
+    assert not Estimate(None) < 0.5
+    assert not Estimate(None) >= 0.5
 
 
 def test_a_page_in_a_notebook_is_tame(run: Run) -> None:

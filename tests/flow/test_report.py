@@ -19,7 +19,8 @@ from blindcal.auditing.audit import audit
 from blindcal.estimate.findings import NOTHING, AnswerMargins, Curve
 from blindcal.probing.findings import Finding
 from blindcal.records import Estimate, Message, Targets, Token
-from blindcal.report.page import html, render, write_page
+from blindcal.report.notebook import html
+from blindcal.report.page import render, write_page
 from blindcal.report.plots import draw
 from blindcal.results.result import AuditResult
 from blindcal.settings import Settings

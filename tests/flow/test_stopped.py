@@ -18,7 +18,7 @@ from blindcal.estimation import EstimationInput
 from blindcal.methods import make_design
 from blindcal.records import AnswerTable
 from blindcal.report.comparison import comparison_page
-from blindcal.report.page import html
+from blindcal.report.notebook import html
 from blindcal.simulation.replay import Server
 from blindcal.simulation.simulate import ask, generate
 from commanding import blindcal

@@ -9,6 +9,9 @@ _SHOWN = (
     ("blindcal.results.run", "Run"),
     ("blindcal.estimate.fit", "Fit"),
     ("blindcal.estimate.published", "BlindResult"),
+    ("blindcal.results.check", "CheckResult"),
+    ("blindcal.results.compare", "RunComparison"),
+    ("blindcal.estimate.latent.operating", "ChosenThreshold"),
 )
 
 
@@ -23,6 +26,6 @@ def show_in_notebooks() -> None:
 
 
 def _html(shown: object) -> str:
-    from blindcal.report.page import html  # imports matplotlib
+    from blindcal.report.notebook import html  # slow to import
 
     return html(shown)
