@@ -14,7 +14,7 @@ import click
 
 from blindcal.atomic_write import atomic_write, writing
 from blindcal.cli import options
-from blindcal.cli.console import command_line_option, print_stage
+from blindcal.cli.console import command_line_option, print_field, print_stage
 from blindcal.json_form import json_line
 from blindcal.progress_bar import count_bar
 from blindcal.records import Estimate, level_percent
@@ -215,7 +215,7 @@ def _print(run: CheckResult, partial: bool) -> None:
 
 
 def _line(kind: str, text: str) -> None:
-    click.echo(f"  {kind:<10} {text}")
+    print_field(f"  {kind}", text, width=13)
 
 
 def _record(run: CheckResult) -> dict[str, Any]:

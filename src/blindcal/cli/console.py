@@ -22,7 +22,11 @@ if TYPE_CHECKING:  # slow to import
 
 WIDTH = 11
 """Width of the column of names."""
-_COLORS = {"WARNING": "yellow", "warning:": "yellow", "error:": "red"}
+_COLORS = {
+    **dict.fromkeys(("WARNING", "warning:", "  undecided"), "yellow"),
+    **dict.fromkeys(("error:", "  failed"), "red"),
+    "  passed": "green",
+}
 _LEAST = 40  # columns; text is not wrapped to fewer
 
 #: Settings with an option of their own in every command that asks questions of an endpoint.
