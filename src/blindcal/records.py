@@ -140,10 +140,14 @@ class Item:
     choices: int = 2  # number of answers
 
     @property
-    def given(self) -> tuple[int, float]:
-        """The answer and its probability (of two, that of the positive one) that a file gives."""
-        _, answer, p = msgspec.json.decode(self.messages[0].content, type=tuple[str, int, float])
-        return answer, p
+    def given(self) -> tuple[int, float, list[float]]:
+        """The answer and its probability (of two, that of the positive one) that a file gives.
+
+        Then the probabilities of all of more than two answers, if the file gives them.
+        """
+        form = tuple[str, int, float, list[float]]
+        _, *given = msgspec.json.decode(self.messages[0].content, type=form)
+        return given[0], given[1], given[2]
 
     @property
     def digest(self) -> bytes:

@@ -154,6 +154,9 @@ def test_several_answers(how: str, tmp_path: Path) -> None:
     assert result.answers == ("A", "B", "C")
     assert result.ece.value == pytest.approx(binned(right, SHARES.max(axis=1)), rel=1e-12)
     assert result.accuracy.value == pytest.approx(right.mean())
+    each = [binned(np.equal(RIGHT, k).astype(np.int64), SHARES[:, k]) for k in range(3)]
+    shown = None if how == "answer" else pytest.approx(np.mean(each), rel=1e-9)
+    assert result.classwise.value == shown
 
 
 def test_free_text(tmp_path: Path) -> None:

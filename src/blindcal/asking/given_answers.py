@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 from scipy.special import logit
 
 from blindcal.asking.ask_design import RunOutcome
@@ -26,7 +25,7 @@ def answer_from_file(design: Design, items: NumberedItems, store: Store, *, begi
             store.add_round(asked)
         first = store.first_query(number)
         if store.answers(first, 1)[0] == UNASKED:
-            given = np.array([items[item].given for item in asked.items.tolist()])
-            store.add_readings(first, given[:, 0].astype(np.int64), logit(given[:, 1]))
-        answered = answered.with_round(asked, store.answers(first, len(asked)).astype(np.int64))
+            answers, p, shown = zip(*(items[item].given for item in asked.items.tolist()), strict=True)
+            store.add_readings(first, answers, logit(p).tolist(), shown)
+        answered = answered.with_round(asked, store.answers(first, len(asked)).astype("int64"))
     raise AssertionError

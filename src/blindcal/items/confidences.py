@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -29,9 +29,9 @@ _ROUNDED = 0.02  # probabilities of all answers may add up to so much more or le
 _UNIT = "write the unit with {percent}: true or false, or convert the file"
 
 
-def given_message(name: str, answer: int, p: float) -> Message:
+def given_message(name: str, answer: int, p: float, shown: Sequence[float] = ()) -> Message:
     """The message of an item, for `Item.given`; the id in it tells items with the same confidence apart."""
-    return Message(GIVEN, msgspec.json.encode((name, answer, p)).decode())
+    return Message(GIVEN, msgspec.json.encode((name, answer, p, shown)).decode())
 
 
 def is_positive(word: str) -> bool:
@@ -100,8 +100,10 @@ def _number(value: Any, name: str) -> tuple[float, bool]:
     return number, signed
 
 
-def of_all_answers(values: Mapping[str, float], answers: tuple[str, ...]) -> tuple[int, float]:
-    """The likeliest answer and its probability; of two, the first of which is positive, that of this one.
+def of_all_answers(
+    values: Mapping[str, float], answers: tuple[str, ...]
+) -> tuple[int, float] | tuple[int, float, list[float]]:
+    """The likeliest answer, its probability and those of all; of two, only that of the first, positive one.
 
     Two answers without names are such as yes and no. What is no answer, such as another token, is left out.
     """
@@ -122,8 +124,8 @@ def of_all_answers(values: Mapping[str, float], answers: tuple[str, ...]) -> tup
     # what is left belongs to none of them, unless only one is named
     scale = total if total < 1 - _ROUNDED and len(said) > 1 else 1.0
     if len(answers) > 2:
-        best = max(answers, key=lambda answer: said.get(answer, 0.0))
-        return answers.index(best), min(1.0, said[best] / scale)
+        shown = [min(1.0, said.get(answer, 0.0) / scale) for answer in answers]
+        return shown.index(max(shown)), max(shown), shown
     positive = answers[0] if answers else next(filter(is_positive, said), "")
     p = said[positive] if positive in said else scale - total
     return int(p >= scale / 2), min(1.0, p / scale)

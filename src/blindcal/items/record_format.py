@@ -296,8 +296,10 @@ class RecordFormat:
             options={"pass_score": ...},
         )
 
-    def _confidence(self, record: Record, answers: tuple[str, ...]) -> tuple[int, float]:
-        """The answer given and its probability; with two answers, that of the positive one."""
+    def _confidence(
+        self, record: Record, answers: tuple[str, ...]
+    ) -> tuple[int, float] | tuple[int, float, list[float]]:
+        """The answer given and its probability, as in `Item.given`."""
         named, percent = self.confidence_field or "", bool(self.percent)
         values = answer_values(record, named)
         if values is not None:

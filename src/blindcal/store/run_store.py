@@ -320,12 +320,17 @@ class Store:
     def _insert(self, replies: list[StoredReply]) -> None:
         self._change(_INSERT, msgspec.json.encode(replies).decode())
 
-    def add_readings(self, first: int, answers: IntArray, log_odds: FloatArray) -> None:
-        """Store answers to the queries from number ``first`` on that were not asked and cost nothing."""
-        odds = log_odds.tolist()
+    def add_readings(
+        self, first: int, answers: Iterable[int], odds: Sequence[float], shown: Iterable[Sequence[float]]
+    ) -> None:
+        """Store answers to the queries from number ``first`` on that were not asked and cost nothing.
+
+        ``odds`` are their log-odds, and ``shown`` the probabilities of all of more than two answers.
+        """
+        bodies = (msgspec.json.encode(each).decode() if each else None for each in shown)
         with translated(self.path), transaction(self._db):
             self._db.executemany(
-                _INSERT_READING, zip(itertools.count(first), answers.tolist(), odds, odds, strict=False)
+                _INSERT_READING, zip(itertools.count(first), answers, odds, odds, bodies, strict=False)
             )
 
     def reply_body(self, kind: ReplyKind, query: int, nth: int) -> str | None:
@@ -404,7 +409,8 @@ class Store:
         shown = bool(self._execute("SELECT 1 FROM answers WHERE low IS NOT NULL LIMIT 1"))
         if not shown:
             return table
-        return replace(table, bounds=self._columns("low, high").reshape(-1, 2), shown=self._probabilities())
+        shown_of_all = None if table.about is None else self._probabilities()
+        return replace(table, bounds=self._columns("low, high").reshape(-1, 2), shown=shown_of_all)
 
     def _probabilities(self) -> FloatArray | None:
         bodies = self._execute("SELECT body FROM answers ORDER BY query")
@@ -477,11 +483,11 @@ _REPLACED = ("notes", "items", "rounds", "replies", "seen", "labels", "positions
 """Tables emptied if a run without answers is begun again with other settings."""
 
 _COLUMNS = ", ".join(column.name for column in fields(StoredReply))
-_READING = ("query", "answer", "low", "high")
+_READING = ("query", "answer", "low", "high", "body")
 _REST = {name: getattr(StoredReply(queries=0, attempts=0), name) for name in _COLUMNS.split(", ")}
 _REST = {name: value for name, value in _REST.items() if name not in _READING and value is not None}
 _INSERT_READING = "INSERT INTO replies ({}) VALUES ({})".format(
-    ", ".join((*_READING, *_REST)), ", ".join((*"????", *(repr(value) for value in _REST.values())))
+    ", ".join((*_READING, *_REST)), ", ".join((*"?????", *(repr(value) for value in _REST.values())))
 )
 _INSERT = "INSERT INTO replies ({}) SELECT {} FROM json_each(?)".format(
     _COLUMNS, ", ".join(f"json_extract(value, '$.{name}')" for name in _COLUMNS.split(", "))
