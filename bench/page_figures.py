@@ -58,6 +58,8 @@ _COSTS = [f"cost {fp:g} to {fn:g} at {t:g}" for (fp, fn), t in product(COSTS, CO
 _BENEFITS = [f"net benefit at {t:g}" for t in COSTS_AT]
 _ERRORS = [f"error at {c:g}" for c in COVERAGES]  # of the surest items
 NAMES = (*SCALARS, *_GAPS, *_CURVE, *_DECISIONS, *_COSTS, *_BENEFITS, *_ERRORS)
+#: Those that docs/figures.md explains.
+FIGURES = (*list(SCALARS)[-7:], *_BENEFITS, *_ERRORS)
 
 
 def true_figures(population: Population | Recorded) -> tuple[FloatArray, FloatArray | None]:

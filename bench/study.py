@@ -2,6 +2,7 @@
 
     python bench/study.py                                  # everything: about an hour on two cores
     python bench/study.py --classwise                      # the ECE of each of several answers: minutes
+    python bench/study.py --figures                        # those of docs/figures.md on score files: minutes
     python bench/study.py --choose --methods latent-1 --sizes 2000 --groups "score files"
 
 Each repeat draws n items from a population with known truth, asks them as one method does, fits, and compares
@@ -16,7 +17,7 @@ from record import Cell, Table, parser, record, run_all, table
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -28,7 +29,7 @@ from blindcal.estimate.shown import classwise
 from blindcal.estimate.truth import binned_ece
 from blindcal.items.score_files import read_choices
 from blindcal.records import FloatArray, IntArray
-from page_figures import BINS, NAMES, intervals, true_figures
+from page_figures import BINS, FIGURES, NAMES, intervals, true_figures
 from populations import ATOMS, CHOSEN, Population, Recorded, drawn, narrow, simulated_fit
 
 TO_CHOOSE = (
@@ -323,6 +324,7 @@ def main() -> None:
     options = parser(__doc__, repeats=400, refits=REFITS)
     options.add_argument("--choose", action="store_true", help="the half of the files to choose on")
     options.add_argument("--classwise", action="store_true", help="the ECE of each of several answers")
+    options.add_argument("--figures", action="store_true", help="the figures of docs/figures.md alone")
     options.add_argument("--methods", nargs="*", choices=list(METHODS))
     options.add_argument("--sizes", type=int, nargs="*", help="numbers of items")
     options.add_argument("--groups", nargs="*", help="populations")
@@ -341,6 +343,18 @@ def main() -> None:
     files = [arguments.data / "scores" / f"{name}.csv.gz" for name in names]
     if not all(path.is_file() for path in files):
         raise SystemExit(f"{arguments.data} lacks score files: give their folder with --data")
+    if arguments.figures:
+        wanted = [Setting(SCORES, method, n) for method in ("logprobs-1", LATENT) for n in SIZES]
+        found = study(list(repeats_of(wanted, files, seeds, arguments.refits)), arguments)
+        held = held_table({one.title: outcomes for one, outcomes in found.items()})
+        rows = [row for row in held.rows if row[0] in FIGURES]
+        record(
+            "study-figures",
+            {"held": replace(held, rows=tuple(rows))},
+            arguments,
+            seeds=f"seeds from {first:,}",
+        )
+        return
     chosen = {"method": arguments.methods, "n": arguments.sizes, "group": arguments.groups}
     wanted = [one for one in settings() if all(not v or getattr(one, k) in v for k, v in chosen.items())]
     if not wanted:

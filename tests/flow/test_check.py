@@ -87,7 +87,8 @@ def test_few_items_break_no_limit_by_chance(tmp_path: Path) -> None:
 def test_all_limits_must_hold(run: Path) -> None:
     """Limits from below are held from below, and one that fails decides."""
     generous = ("--max-ece", 0.9, "--min-accuracy", 0.5, "--min-auroc", 0.5, "--max-brier", 0.5)
-    assert checked(run, *generous, "--max-invalid", 0).exit_code == 0
+    more = ("--max-smece", 0.9, "--max-aurc", 0.9, "--min-coverage", 0)
+    assert checked(run, *generous, *more, "--max-invalid", 0).exit_code == 0
     assert checked(run, "--max-ece", 0.9, "--min-accuracy", 0.995).exit_code == 3
 
 

@@ -198,7 +198,7 @@ def plot_operating(
 def plot_risk(risk: Sequence[RiskPoint], ax: Axes | None = None) -> Axes:
     """The share of wrong answers among the surest items, and the accepted error as a dashed line."""
     with drawing(ax) as axes:
-        _line_with_band(axes, [point.coverage for point in risk], [point.error for point in risk], 1)
+        _line_with_band(axes, [point.coverage for point in risk], [point.error for point in risk], 0)
         axes.axhline(ACCEPTED_ERROR, color=ink(SOFT), linewidth=1.0, linestyle=DASHES[1], zorder=1)
         _probability_axis(axes, "share of items accepted, the surest first")
         axes.set_ylabel("wrong answers among them")
