@@ -151,6 +151,20 @@ def test_results_of_promptfoo(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "model", "own"),
+    [
+        ("openai/gpt-4o", "gpt-4o", 1),
+        ("gpt-4o", "openai/gpt-4o", 1),
+        ("ollama:qwen:8b", "llama3:8b", 0),
+        (None, "m", 0),
+    ],
+)
+def test_own_answers_are_known_by_the_name_of_the_model(name: str | None, model: str, own: int) -> None:
+    """Logs put the provider before a name; a size alone is no name."""
+    assert f"{own} of 1 are the model's own" in whose_answers([name], model)
+
+
+@pytest.mark.parametrize(
     ("change", "reading", "line"),
     [
         (

@@ -8,7 +8,6 @@ with such fields needs no reader.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,13 +60,15 @@ def whose_answers(names: Sequence[str | None] | None, model: str) -> str:
     """How many answers a model is asked about are its own; logs write ``openai/gpt-4o-mini`` for a model."""
     if names is None:
         return "asked of given answers whether they are correct; the items do not say which model gave them"
-    own = sum(
-        name is not None and re.split("[/:]", name)[-1] == re.split("[/:]", model)[-1] for name in names
-    )
+    own = sum(_same_model(name or "", model) or _same_model(model, name or "") for name in names)
     return (
         f"asked of given answers whether they are correct; {own:,} of {len(names):,} are the model's own, of "
         "which models tend to be surer"
     )
+
+
+def _same_model(longer: str, shorter: str) -> bool:
+    return shorter != "" and (longer == shorter or longer.endswith((f"/{shorter}", f":{shorter}")))
 
 
 def _record(
