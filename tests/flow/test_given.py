@@ -303,6 +303,9 @@ def test_page(audited: Path) -> None:
     for word in ("logit_bias", "What it cost", "Invalid answers", "Tokens for", "Can this endpoint"):
         assert word not in page
     assert "What was read" in page
+    status = blindcal("status", audited / "r").stdout
+    assert "p, in a file" in status
+    assert "queries so far" not in status
 
 
 def test_calibration() -> None:

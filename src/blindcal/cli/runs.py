@@ -119,7 +119,8 @@ def _fields(state: dict[str, Any]) -> dict[str, Any]:
         unit = "query" if mean == 1 else "queries"
         queries = f"{unit} as usual" if mean is None else f"{mean:g} {unit} per item"
         method = f"{state['method']}, {queries}, seed {state['seed']}"
-    model = f"{state['model']} at {state['base_url']}"
+    given = state["base_url"] is None  # a file gives the confidences
+    model = f"{state['model']}, in a file" if given else f"{state['model']} at {state['base_url']}"
     fields = {"run": state["run"], "state": state["state"], "model": model, "method": method}
     fields["items"] = state["items"]
     if checked == "probe":
@@ -142,7 +143,8 @@ def _fields(state: dict[str, Any]) -> dict[str, Any]:
         complete = "complete" if result["complete"] else "partial"
         ece = f"ECE {result['ece']} of {result['items']:,} items"
         fields["result"] = f"{ece}, {result['created']}, {complete}"
-    return fields
+    asked = {checked, "verdict", "rounds", "answers", "usage"} if given else ()
+    return {name: text for name, text in fields.items() if name not in asked}
 
 
 def _tokens(usage: Usage) -> str:
