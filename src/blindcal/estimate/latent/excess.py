@@ -19,6 +19,7 @@ from blindcal.estimate.readings import margin_axis
 from blindcal.records import FloatArray, Noise
 
 _PRIOR, _SD = np.array([0.3, 0.0, 1.0]), np.array([1.0, 1.5, 2.5])  # of level, slope and telling: vague
+_USUAL = 2.5  # telling that intervals expect: between 0 and 5, as on all sets that were measured
 _STEP = np.array([0.4, 0.8, 1.0])  # of the search
 _FINEST = 0.1  # of the search's step, to measure the curvature
 _FURTHEST = 12  # steps of the search
@@ -63,7 +64,8 @@ def excess_of(problem: Problem, noise: Noise, *, roughly: bool = False) -> Exces
     finer = np.clip(np.sqrt(np.diag(near.covariance)), _FINEST * _STEP, _STEP)
     exact = _quadratic(value, best + np.clip(near.mean - best, -_STEP, _STEP), finer, centre)
     shrunk = Excess(*_shrunk(exact.mean, exact.covariance).tolist(), centre=centre)
-    return replace(exact, best=shrunk)
+    usual = exact.mean + exact.covariance[:, 2] * (_USUAL - _PRIOR[2]) / _SD[2] ** 2  # by another prior
+    return replace(exact, mean=usual, best=shrunk)
 
 
 def _quadratic(
@@ -87,9 +89,9 @@ def _quadratic(
 def _shrunk(mean: FloatArray, covariance: FloatArray) -> FloatArray:
     """The mean of the posterior if telling is likely near 1, as in a calibrated model, but may be far away.
 
-    The wide prior keeps intervals honest where telling is far from 1. Few answers determine it, and an
-    estimate by that prior would wander; Student's distribution with three degrees of freedom holds it near 1
-    until the answers speak.
+    A wide prior, around the usual, keeps intervals honest where telling is far from 1. Few answers determine
+    it, and an estimate by that prior would wander; Student's distribution with three degrees of freedom holds
+    it near 1 until the answers speak.
     """
     telling = np.linspace(mean[2] - 8.0, mean[2] + 8.0, 801)
     off = (telling - mean[2]) ** 2 / covariance[2, 2] - ((telling - _PRIOR[2]) / _SD[2]) ** 2
