@@ -35,8 +35,8 @@ PAGE = ROOT / "docs" / "tutorial.md"
 PICTURE = ROOT / "docs" / "images" / "tutorial.png"
 LOGITS = ROOT / "tests" / "data" / "tutorial_logits.csv.gz"
 QUESTIONS, REPORT = "reviews.csv", "runs/reviews/report.html"
-#: Commands that whoever runs the page does: to install, to serve, and to say where.
-NOT_RUN = ("pip", "export", "blindcal pull", "blindcal serve")
+#: Comments, and commands that whoever runs the page does: to install, to serve, and to say where.
+NOT_RUN = ("#", "pip", "export", "blindcal pull", "blindcal serve")
 
 TEMPLATE = re.compile(r'--template "([^"]*)"')
 _STEP = re.compile(
