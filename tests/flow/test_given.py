@@ -197,6 +197,7 @@ ODD: dict[str, tuple[str, str, Sequence[str]]] = {
     "answers not named": ("label,said,p\nham,spam,.9\nspam,spam,.8\n", "--answers", ("--answer", "said")),
     "no such answer": ("label,p\n1,.9\n0,.8\n", "'said' is missing", ("--answer", "said")),
     "another method": ("label,p\n1,.9\n0,.8\n", "leave --method", ("--method", "latent")),
+    "nothing to plan": ("label,p\n1,.9\n0,.8\n", "nothing is asked", ("--dry-run",)),
     "one of several": ("label,p\nA,.9\nB,.8\n", "--answer", ("--answers", "A,B,C")),
 }
 

@@ -109,7 +109,9 @@ def command(
     limits = options.taken(Limits, chosen)
     _check_named(items, chosen)
     settings = options.chosen_settings(chosen)
-    if dry_run and not settings.given:
+    if dry_run and (settings.given or settings.prompt.verdict_field is not None):
+        raise click.UsageError("--dry-run: nothing is asked of a file that gives the answers; leave it out")
+    if dry_run:
         prices = options.prices(given_prices, settings, quiet=quiet)
         options.check_priced(limits.max_cost, prices, settings.endpoint)
         plans = plan_audit(items, settings, prices=prices, shape=None)
