@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -177,6 +177,11 @@ def _traced(work: Callable[[Job], Outcome], job: Job) -> tuple[Outcome, frozense
 
 
 def _loaded() -> frozenset[str]:
+    return _files_of(len(sys.modules))
+
+
+@lru_cache(maxsize=1)  # a benchmark has thousands of jobs
+def _files_of(_modules: int) -> frozenset[str]:
     files = (Path(getattr(module, "__file__", None) or "/") for module in tuple(sys.modules.values()))
     inside = (str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT))
     return frozenset(
