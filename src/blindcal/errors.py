@@ -24,7 +24,8 @@ from __future__ import annotations
 import copy
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 
@@ -68,6 +69,23 @@ class BlindcalError(Exception):
 
 class InputError(BlindcalError, ValueError):
     """An argument, a setting, a file or a field breaks a rule, which the message names."""
+
+
+@contextmanager
+def errors_at(place: object, otherwise: str = "") -> Iterator[None]:
+    """Put a place before the message of an `InputError`, unless it has it.
+
+    ``otherwise`` says what is wrong if a record is not in the form that its reader expects.
+    """
+    try:
+        yield
+    except InputError as error:
+        named = error.message.startswith((f"{place}: ", f"{place}, "))
+        raise error if named else error.prefixed(f"{place}: ") from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        if not otherwise:
+            raise
+        raise InputError(f"{place}: {otherwise}") from None
 
 
 class NotIdentifiedError(BlindcalError):

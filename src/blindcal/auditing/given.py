@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,12 +20,12 @@ from blindcal.atomic_write import make_folder
 from blindcal.auditing.conclude import conclude
 from blindcal.auditing.prepare import ReadyAudit, begun, designed_rounds, words_as_targets
 from blindcal.auditing.prepared import Prepared, Session
-from blindcal.errors import InputError
+from blindcal.errors import InputError, errors_at
 from blindcal.estimate.checks import ArrayLike
 from blindcal.estimate.verdicts import judge
 from blindcal.items.exports import exported_records
 from blindcal.items.question_files import Items
-from blindcal.items.record_files import Numbered, Record, numbered_records
+from blindcal.items.record_files import Record, as_numbered, numbered_records
 from blindcal.items.verdicts import labelled_only, read_judged
 from blindcal.report.page import PAGE_FILE, write_page
 from blindcal.results.judge_result import JudgeResult
@@ -63,12 +63,10 @@ def audit_given(
         if left_out := len(exported) - len(records):
             run.tell(f"{left_out:,} of {len(exported):,} records have no label or no confidence: left out")
     judged = None if settings.prompt.verdict_field is None else audit_verdicts(path, settings).judge
-    found = numbered_records(path) if records is None else _numbered(records)
+    found = numbered_records(path) if records is None else as_numbered(records)
     rows = list(found if judged is None else labelled_only(found, settings.prompt))
-    try:
+    with errors_at(path):
         reading = settings.prompt.surveyed(rows)
-    except InputError as error:
-        raise error.prefixed(f"{path}: ") from None
     items = Items(path, reading, rows)
     del rows, exported, records
     settings = settings.replace(prompt=reading)
@@ -85,14 +83,10 @@ def audit_given(
         return conclude(ready, outcome, 0.0, folder, judged)
 
 
-def _numbered(records: Iterable[Record]) -> Numbered:
-    return ((f"record {number}", record) for number, record in enumerate(records, 1))
-
-
 def audit_verdicts(path: Path, settings: Settings, folder: Path | None = None) -> JudgeResult:
     """Audit the verdicts in a file; write the result and its page into a ``folder``, if given."""
     reading, exported = settings.prompt, exported_records(path)
-    records = numbered_records(path) if exported is None else _numbered(exported)
+    records = numbered_records(path) if exported is None else as_numbered(exported)
     items = read_judged(records, reading, str(path))
     found = judge(items.verdicts, items.labels, items.groups, items.strata, level=settings.estimation.level)
     result = JudgeResult(

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from blindcal.errors import BlindcalError, InputError, MissingExtraError
+from blindcal.errors import BlindcalError, InputError, MissingExtraError, errors_at
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Choices, read_label
 from blindcal.items.confidences import Survey
 from blindcal.items.eval_logs import log_records
@@ -26,6 +26,7 @@ from blindcal.items.record_files import (
     READERS,
     Numbered,
     Record,
+    as_numbered,
     has_reader,
     numbered_records,
     plain,
@@ -71,12 +72,10 @@ class DataSet:
     def records(self, data_dir: str | Path | None = None) -> Iterator[Record]:
         """Questions as records with id, label, the template's fields and any two answer words."""
         named = {WORDS_FIELD: "/".join(self.words)} if len(self.words) == 2 else {}
-        try:
+        with errors_at(self.name):
             source = hub_records(self.hosted) if data_dir is None else self._local(Path(data_dir))
             for record in self.questions(_counted(source, self.rows)):
                 yield {**record, **named}
-        except InputError as error:
-            raise error.prefixed(f"{self.name}: ") from None
 
     def _local(self, folder: Path) -> Iterator[Record]:
         if not folder.exists():
@@ -198,7 +197,7 @@ def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, R
         path = Path(source)
         if reading.confidence_field is not None:
             exported = exported_records(path)
-            return (numbered_records(path) if exported is None else _numbered(exported)), reading
+            return (numbered_records(path) if exported is None else as_numbered(exported)), reading
         logged = log_records(path, reading)
         if logged is None and is_promptfoo(path):
             raise InputError(
@@ -206,16 +205,16 @@ def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, R
                 remedy="{self_check} asks whether each is correct, and {confidence_field} audits a field",
                 options={"self_check": True, "confidence_field": ...},
             )
-        return (numbered_records(path) if logged is None else _numbered(logged)), reading
+        return (numbered_records(path) if logged is None else as_numbered(logged)), reading
     name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)
-        return _numbered(SETS[name].records(data_dir)), reading
+        return as_numbered(SETS[name].records(data_dir)), reading
     if data_dir is not None:
         raise InputError(
             f"{{data_dir}} is for {listed(tuple(SETS))}, not for {printable(name)}", options={"data_dir": ...}
         )
-    return _numbered(builtin() if name == BUILTIN else hub_records(name)), reading
+    return as_numbered(builtin() if name == BUILTIN else hub_records(name)), reading
 
 
 def _graded(path: Path, reading: RecordFormat) -> tuple[Numbered, RecordFormat]:
@@ -230,11 +229,7 @@ def _graded(path: Path, reading: RecordFormat) -> tuple[Numbered, RecordFormat]:
     if logged is None:
         return numbered_records(path), reading
     by_field = reading.by_field or ANSWERED_BY
-    return _numbered(logged), replace(reading, label_field=SCORE_FIELD, by_field=by_field)
-
-
-def _numbered(records: Iterable[Record]) -> Numbered:
-    return ((f"record {number}", record) for number, record in enumerate(records, 1))
+    return as_numbered(logged), replace(reading, label_field=SCORE_FIELD, by_field=by_field)
 
 
 def open_items(source: str | Path, reading: RecordFormat | None = None, *, labelled: bool = True) -> Items:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blindcal.errors import InputError, MissingExtraError
+from blindcal.errors import InputError, MissingExtraError, errors_at
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, lettered
 from blindcal.items.record_files import UNREADABLE, Record, decode, json_lines, numbered_records
 from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
@@ -61,10 +61,8 @@ def log_records(path: Path, reading: RecordFormat) -> list[Record] | None:
     questions = _inspect_questions if is_inspect(path) else _harness_questions if is_harness(path) else None
     if questions is None:
         return None
-    try:
+    with errors_at(path):
         return item_records(list(questions(path, reading)), reading.answers)
-    except InputError as error:
-        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
 
 
 def item_records(questions: Sequence[LoggedQuestion], named: tuple[str, ...] = ()) -> list[Record]:
@@ -137,10 +135,8 @@ def _inspect_questions(path: Path, _: RecordFormat) -> Iterator[LoggedQuestion]:
     for sample in read_inspect(path).samples or ():
         samples.setdefault(str(sample.id), sample)  # the first of several epochs
     for sample in samples.values():
-        try:
+        with errors_at(f"sample {printable(str(sample.id), 40)}"):
             yield _inspect_question(sample)
-        except InputError as error:
-            raise error.prefixed(f"sample {printable(str(sample.id), 40)}: ") from None
 
 
 def read_inspect(path: Path) -> EvalLog:
@@ -158,6 +154,15 @@ def read_inspect(path: Path) -> EvalLog:
     except Exception as error:  # what a damaged file raises is not documented
         why = printable(" ".join(str(error).split()), 120)
         raise InputError(f"{path}: is not a log that Inspect can read ({why})") from None
+
+
+def inspect_samples(log: EvalLog) -> Iterator[tuple[EvalSample, Record]]:
+    """The samples of a log, each with its id, and with its group if there are several epochs."""
+    samples = log.samples or []
+    several = len({sample.id for sample in samples}) < len(samples)
+    for sample in samples:
+        epoch = {"id": f"{sample.id}/{sample.epoch}", "group": str(sample.id)}
+        yield sample, epoch if several else {"id": sample.id}
 
 
 def _check_entries(path: Path) -> None:
@@ -256,12 +261,8 @@ def _harness_questions(path: Path, reading: RecordFormat) -> list[LoggedQuestion
         samples.setdefault(str(record.get("doc_id")), record)  # the first of several filters
     questions, scored = [], []
     for number, sample in enumerate(samples.values(), 1):
-        try:
+        with errors_at(f"{path}, sample {number}", "is not one of lm-evaluation-harness"):
             question, options = harness_question(sample)
-        except InputError as error:
-            raise error.prefixed(f"{path}, sample {number}: ") from None
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-            raise InputError(f"{path}, sample {number}: is not one of lm-evaluation-harness") from None
         questions.append(question)
         scored.append(options)
     return _with_answers(questions, scored) if all(scored) else questions

@@ -12,11 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blindcal.errors import InputError
+from blindcal.errors import errors_at
 from blindcal.items.answers import LETTERS
 from blindcal.items.confidences import are_booleans
-from blindcal.items.eval_logs import harness_question, is_harness, is_inspect, read_inspect, simple_fields
-from blindcal.items.graded_answers import INSPECT_SCORES, is_promptfoo
+from blindcal.items.eval_logs import (
+    harness_question,
+    inspect_samples,
+    is_harness,
+    is_inspect,
+    read_inspect,
+    simple_fields,
+)
+from blindcal.items.graded_answers import INSPECT_SCORES, is_promptfoo, promptfoo_results
 from blindcal.items.record_files import Record, has_reader, numbered_records
 from blindcal.json_form import JsonError, read_json
 
@@ -39,14 +46,8 @@ def exported_records(path: Path) -> list[Record] | None:
     export = next((export for export in EXPORTS if export.known(path, first)), None)
     if export is None:
         return None
-    try:
+    with errors_at(path, f"looks like an export of {export.tool}, but is not in the form that it writes"):
         return list(export.records(path))
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
-        raise InputError(
-            f"{path}: looks like an export of {export.tool}, but is not in the form that it writes"
-        ) from None
 
 
 def _flat(name: str, value: Any) -> Record:
@@ -57,9 +58,7 @@ def _flat(name: str, value: Any) -> Record:
 
 
 def _inspect(path: Path) -> Iterator[Record]:
-    samples = read_inspect(path).samples or []
-    several = len({sample.id for sample in samples}) < len(samples)  # epochs
-    for sample in samples:
+    for sample, named in inspect_samples(read_inspect(path)):
         record = {**simple_fields(sample.metadata), "target": sample.target}
         scores = {name: score.value for name, score in (sample.scores or {}).items()}
         for name, score in (sample.scores or {}).items():
@@ -71,8 +70,7 @@ def _inspect(path: Path) -> Iterator[Record]:
         if chosen is not None and chosen.logprobs is not None and chosen.logprobs.content:
             listed = chosen.logprobs.content[0].top_logprobs or ()
             record[PROBABILITIES] = _by_token([(each.token, each.logprob) for each in listed])
-        own = {"id": f"{sample.id}/{sample.epoch}", "group": str(sample.id)} if several else {"id": sample.id}
-        yield {**record, **own}
+        yield {**record, **named}
 
 
 def _harness(path: Path) -> Iterator[Record]:
@@ -95,19 +93,14 @@ def _harness(path: Path) -> Iterator[Record]:
 
 
 def _promptfoo(path: Path) -> Iterator[Record]:
-    try:
-        results = read_json(path.read_bytes())["results"]["results"]
-    except JsonError as error:
-        raise InputError(str(error)) from None
-    for number, result in enumerate(results, 1):
-        output = (result.get("response") or {}).get("output")
+    for result, output, named in promptfoo_results(path):
         if isinstance(output, str) and output.lstrip().startswith("{"):
             output = read_json(output.encode())
         yield {
             **simple_fields(result.get("vars") or {}),
             **_flat("output", output),
             **(result.get("namedScores") or {}),
-            **{"id": number, "group": str(result.get("testIdx", number))},
+            **named,
             **{"label": result["success"], "score": result["score"]},
         }
 

@@ -8,16 +8,17 @@ with such fields needs no reader.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blindcal.errors import InputError
+from blindcal.errors import InputError, errors_at
 from blindcal.items.eval_logs import (
     RESERVED,
     harness_messages,
     harness_results,
     inspect_message,
+    inspect_samples,
     is_harness,
     is_inspect,
     read_inspect,
@@ -42,18 +43,10 @@ def graded_records(path: Path, reading: RecordFormat) -> list[Record] | None:
     The label field of ``reading`` names the scorer or the metric if an answer has several.
     """
     chosen = None if reading.label_field == "label" else reading.label_field
-    readers: dict[Callable[[Path], bool], Callable[[Path, str | None], Iterator[Record]]] = {
-        is_inspect: _inspect_answers,
-        is_harness: _harness_answers,
-        is_promptfoo: _promptfoo_answers,
-    }
+    readers = {is_inspect: _inspect_answers, is_harness: _harness_answers, is_promptfoo: _promptfoo_answers}
     reader = next((reader for is_log, reader in readers.items() if is_log(path)), None)
-    if reader is None:
-        return None
-    try:
-        return list(reader(path, chosen))
-    except InputError as error:
-        raise error if error.message.startswith(str(path)) else error.prefixed(f"{path}: ") from None
+    with errors_at(path):
+        return None if reader is None else list(reader(path, chosen))
 
 
 def whose_answers(names: Sequence[str | None] | None, model: str) -> str:
@@ -72,14 +65,13 @@ def _same_model(longer: str, shorter: str) -> bool:
 
 
 def _record(
-    number: str | int, asked: list[str], answer: object, score: object, model: object, more: Mapping[str, Any]
+    asked: list[str], answer: object, score: object, model: object, more: Mapping[str, Any]
 ) -> Record:
     own = {name: value for name, value in simple_fields(more).items() if name not in RESERVED}
     text = answer if isinstance(answer, str) else json.dumps(answer)
     question = encodable("\n\n".join(asked))
     return {
         **own,
-        "id": number,
         "question": question,
         "answer": encodable(text).strip(),
         SCORE_FIELD: score,
@@ -108,14 +100,9 @@ def _chosen(scores: Mapping[str, Any], chosen: str | None) -> Any:
 
 def _inspect_answers(path: Path, chosen: str | None) -> Iterator[Record]:
     log = read_inspect(path)
-    samples = log.samples or []
-    several = len({sample.id for sample in samples}) < len(samples)  # epochs
-    for sample in samples:
-        try:
-            record = _inspect_answer(sample, chosen, log.eval.model)
-        except InputError as error:
-            raise error.prefixed(f"sample {printable(str(sample.id), 40)}: ") from None
-        yield {**record, "id": f"{sample.id}/{sample.epoch}", "group": str(sample.id)} if several else record
+    for sample, named in inspect_samples(log):
+        with errors_at(f"sample {printable(str(sample.id), 40)}"):
+            yield {**_inspect_answer(sample, chosen, log.eval.model), **named}
 
 
 def _inspect_answer(sample: EvalSample, chosen: str | None, model: str) -> Record:
@@ -124,7 +111,7 @@ def _inspect_answer(sample: EvalSample, chosen: str | None, model: str) -> Recor
     score = _chosen(sample.scores or {}, chosen).value
     if isinstance(score, str):
         score = INSPECT_SCORES.get(score, score)
-    return _record(sample.id, asked, sample.output.completion, score, model, sample.metadata)
+    return _record(asked, sample.output.completion, score, model, sample.metadata)
 
 
 # lm-evaluation-harness
@@ -135,15 +122,11 @@ def _harness_answers(path: Path, chosen: str | None) -> Iterator[Record]:
     metric, _, chosen_filter = (chosen or "").partition(",")
     seen: set[str] = set()
     for where, sample in numbered_records(path):
-        try:
+        with errors_at(f"{path}, {where}", "is not one of lm-evaluation-harness"):
             if str(sample["doc_id"]) in seen or chosen_filter not in ("", sample["filter"]):
                 continue
             seen.add(str(sample["doc_id"]))
             yield _harness_answer(sample, metric or None, model)
-        except InputError as error:
-            raise error.prefixed(f"{path}, {where}: ") from None
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-            raise InputError(f"{path}, {where}: is not one of lm-evaluation-harness") from None
     if not seen:
         raise InputError(f"has no samples of the filter {printable(chosen_filter, 40)!r}")
 
@@ -159,7 +142,8 @@ def _harness_answer(sample: Record, chosen: str | None, model: str) -> Record:
         )
     scores = {name: sample[name] for name in sample.get("metrics", ())}
     asked = [message.content for message in harness_messages(prompt)]
-    return _record(sample["doc_id"], asked, answer, _chosen(scores, chosen), model, sample["doc"])
+    record = _record(asked, answer, _chosen(scores, chosen), model, sample["doc"])
+    return {**record, "id": sample["doc_id"]}
 
 
 # promptfoo
@@ -169,20 +153,21 @@ def is_promptfoo(path: Path) -> bool:
     return path.suffix.lower() == ".json"
 
 
+def promptfoo_results(path: Path) -> Iterator[tuple[Record, Any, Record]]:
+    """Each result, what the provider put out, and its id and group."""
+    for number, result in enumerate(read_json(path.read_bytes())["results"]["results"], 1):
+        named = {"id": number, "group": str(result.get("testIdx", number))}
+        yield result, (result.get("response") or {}).get("output"), named
+
+
 def _promptfoo_answers(path: Path, chosen: str | None) -> Iterator[Record]:
-    try:
-        results = read_json(path.read_bytes())["results"]["results"]
-        for number, result in enumerate(results, 1):
-            try:
-                yield _promptfoo_answer(result, number, chosen)
-            except InputError as error:
-                raise error.prefixed(f"result {number}: ") from None
-    except (JsonError, KeyError, TypeError, AttributeError):
-        raise InputError("is not a log of Inspect, nor results of promptfoo") from None
+    with errors_at(path, "is not a log of Inspect, nor results of promptfoo"):
+        for result, output, named in promptfoo_results(path):
+            with errors_at(f"result {named['id']}"):
+                yield {**_promptfoo_answer(result, output, chosen), **named}
 
 
-def _promptfoo_answer(result: Record, number: int, chosen: str | None) -> Record:
-    output = (result.get("response") or {}).get("output")
+def _promptfoo_answer(result: Record, output: Any, chosen: str | None) -> Record:
     if output is None:
         raise InputError("the provider gave no answer", remedy="run the tests that ended in an error again")
     raw, provider = result["prompt"]["raw"], result["provider"]
@@ -194,5 +179,4 @@ def _promptfoo_answer(result: Record, number: int, chosen: str | None) -> Record
     scores = {"success": result["success"], "score": result["score"], **(result.get("namedScores") or {})}
     score = _chosen(scores, chosen or "success")
     model = provider.get("id") if isinstance(provider, dict) else provider
-    record = _record(number, asked, output, score, model, result.get("vars") or {})
-    return {**record, "group": str(result.get("testIdx", number))}
+    return _record(asked, output, score, model, result.get("vars") or {})

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from blindcal.errors import InputError
+from blindcal.errors import InputError, errors_at
 from blindcal.items.answers import CHOICES_FIELD, LETTERS
 from blindcal.items.record_files import Record
 from blindcal.items.record_format import ANSWERS_FIELD, WORDS_FIELD, RecordFormat
@@ -54,10 +54,8 @@ class Items:
         self._words: tuple[str, ...] | None = None
         self._parts = set[str]()
         for where, record in records:
-            try:
+            with errors_at(f"{path}, {where}"):
                 self._add(record)
-            except InputError as error:
-                raise error.prefixed(f"{path}, {where}: ") from None
         self._check()
 
     def __len__(self) -> int:

@@ -10,13 +10,13 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, AnyStr, BinaryIO, TypeAlias, cast
 
-from blindcal.errors import FileError, InputError, MissingExtraError
+from blindcal.errors import FileError, InputError, MissingExtraError, errors_at
 from blindcal.text import printable
 
 Record: TypeAlias = dict[str, Any]
@@ -38,14 +38,17 @@ def numbered_records(path: Path) -> Numbered:
     decoded = _DECODED.get(kind)
     try:
         for at, row in READERS[kind](path):
-            try:
+            with errors_at(f"{path}, {at}"):
                 record = row if decoded is None else decoded(row)
-            except InputError as error:
-                raise error.prefixed(f"{path}, {at}: ") from None
             yield at, record
     except UNREADABLE as error:
         refused = isinstance(error, OSError) and error.errno is not None  # whatever was read before
         raise InputError(f"{path}{'' if refused else f', after {at}'}: {unreadable(error)}") from None
+
+
+def as_numbered(records: Iterable[Record]) -> Numbered:
+    """Records that do not come from the lines of a file, each with its place."""
+    return ((f"record {number}", record) for number, record in enumerate(records, 1))
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from blindcal.errors import InputError
+from blindcal.errors import InputError, errors_at
 from blindcal.field_rules import FromZero, check_fields
 from blindcal.items.answers import (
     CHOICES_FIELD,
@@ -329,12 +329,10 @@ class RecordFormat:
         survey, said = Survey(self.confidence_field or ""), dict[str, None]()
         labels = dict[str, None]()
         for where, record in records:
-            try:
+            with errors_at(where):
                 survey.add(where, record)
-            except InputError as error:
-                raise error.prefixed(f"{where}: ") from None
-            if self.answer_field is not None and self.answer_field not in record:
-                raise missing_field(record, self.answer_field, "answer_field").prefixed(f"{where}: ")
+                if self.answer_field is not None and self.answer_field not in record:
+                    raise missing_field(record, self.answer_field, "answer_field")
             if self.answer_field is not None and len(said) <= MOST_ANSWERS:
                 said.setdefault(_short(record.get(self.answer_field)))
                 labels.setdefault(_short(record.get(self.label_field)))

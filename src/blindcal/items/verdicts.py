@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blindcal.errors import InputError
+from blindcal.errors import InputError, errors_at
 from blindcal.items.question_files import resampling_units
 from blindcal.items.record_files import Numbered, Record
 from blindcal.items.record_format import RecordFormat, has_value, missing_field, optional_text
@@ -60,7 +60,7 @@ def read_judged(records: Numbered, reading: RecordFormat, source: str) -> Judged
     rows, ids, unjudged = list[tuple[int, int, str | None, int, str]](), dict[str, str](), 0
     verdict_field, record = reading.verdict_field or "", Record()
     for number, (where, record) in enumerate(records):
-        try:
+        with errors_at(f"{source}, {where}"):
             if reading.strata_field is not None and not has_value(record, reading.strata_field):
                 raise missing_field(record, reading.strata_field, "strata_field")
             name = optional_text(record, reading.id_field) or str(number)
@@ -80,8 +80,6 @@ def read_judged(records: Numbered, reading: RecordFormat, source: str) -> Judged
                     str(verdict if strata_field == verdict_field else record[strata_field]),
                 )
             )
-        except InputError as error:
-            raise error.prefixed(f"{source}, {where}: ") from None
     for option, column in (("verdict_field", 0), ("label_field", 1)):
         if not any(row[column] != UNLABELLED for row in rows):
             raise InputError(
