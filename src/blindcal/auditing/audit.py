@@ -31,13 +31,8 @@ from blindcal.settings import PromptSettings, Settings
 from blindcal.store.run_store import RUN_FILE, Store
 from blindcal.text import file_name, printable
 
-_PROMPT = (
-    "template",
-    "system",
-    "instructions",
-    "confidence_wording",
-    "self_check",
-)  # what makes another prompt
+# what makes another prompt
+_PROMPT = ("template", "system", "instructions", "confidence_wording", "self_check")
 
 
 async def audit_async(

@@ -86,6 +86,7 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
     settings, items, prepared, truth = ready.settings, ready.items, ready.prepared, ready.truth
     method = METHODS[settings.design.method]
     question = None if method.given else prepared.question(settings)
+    about_answers = "" if question is None else question.about_answers
     answered, reasons = ready.store.answered(), ready.store.invalid_reasons()
     if isinstance(question, ConfidenceQuestion):
         stated = _stated(ready.store, question)
@@ -134,16 +135,7 @@ def _result(ready: ReadyAudit, outcome: RunOutcome, seconds: float) -> AuditResu
         method=settings.design.method,
         estimator=settings.estimator_name,
         semantics=semantics,
-        measures="; ".join(
-            filter(
-                None,
-                (
-                    measured,
-                    "" if question is None else question.about_answers,
-                    _whose(items, settings, members),
-                ),
-            )
-        ),
+        measures="; ".join(filter(None, (measured, about_answers, _whose(items, settings, members)))),
         level=settings.estimation.level,
         by=items.by_field,
         invalid_reasons=reasons | _unusable_reasons(ready.store),

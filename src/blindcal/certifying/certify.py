@@ -347,13 +347,8 @@ class _Certification:
                 f"an audit of about {total} items would probably do; or lower {{{name}}} or {{confidence}}"
             )
             options["confidence"] = ...
-        kind = (
-            "negative"
-            if name == "negative_precision"
-            else "accepted"
-            if self.run.result.answers
-            else "positive"
-        )
+        positive = "accepted" if self.run.result.answers else "positive"
+        kind = "negative" if name == "negative_precision" else positive
         seen = _seen(state, self.plan.attempt, kind, alone=len(states) == 1)
         return NotCertifiedError(seen, remedy=remedy, options=options)
 

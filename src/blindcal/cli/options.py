@@ -58,19 +58,8 @@ _GROUPS = {
     ),
 }
 _RARE = {
-    *("answer_field", "strata_field", "name", "given_prices"),
-    *(
-        "api",
-        "extra_body",
-        "self_check",
-        "instructions",
-        "label_map",
-        "queries",
-        "seed",
-        "max_tokens",
-        "changed",
-        "resamples",
-    ),
+    *("answer_field", "strata_field", "name", "given_prices", "api", "extra_body", "self_check"),
+    *("instructions", "label_map", "queries", "seed", "max_tokens", "changed", "resamples"),
     *("max_queries", "concurrency", "rpm", "tpm", "oracle", "force", "quiet"),
     *("max_smece", "max_aurc", "min_coverage", "summary_file", "annotate"),
 }
@@ -97,7 +86,11 @@ class Command(click.Command):
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Wrap the second column of lists, which click leaves as they are."""
         width, text = formatter.width - 2, self.help or ""
-        self.help = _LISTED.sub(lambda line: _hanging(line, width), text)
+
+        def hanging(line: re.Match[str]) -> str:
+            return textwrap.fill(line[0], width, subsequent_indent=" " * len(line[1]), break_on_hyphens=False)
+
+        self.help = _LISTED.sub(hanging, text)
         super().format_help_text(ctx, formatter)
         self.help = text
 
@@ -127,10 +120,6 @@ def _print_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.meta[_EVERY] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
-
-
-def _hanging(line: re.Match[str], width: int) -> str:
-    return textwrap.fill(line[0], width, subsequent_indent=" " * len(line[1]), break_on_hyphens=False)
 
 
 def command(name: str) -> Callable[[Callable[..., Any]], Command]:

@@ -51,9 +51,7 @@ REASONING_TOKENS = 4000
 """Maximum tokens to suggest for a model that reasons."""
 _STATED_CHARACTERS = 2000
 _ROUNDED = 0.0051  # difference that rounding to two decimals can explain
-_ODD = (
-    0.4  # most by which a usual formula of confidence may exceed (k p - 1) / (k - 1); vLLM's may be far below
-)
+_ODD = 0.4  # most by which a usual formula may exceed (k p - 1) / (k - 1); vLLM's may be far below
 
 ConstraintName: TypeAlias = Literal["allowed_token_ids", "structured_outputs", "guided_choice", "grammar"]
 

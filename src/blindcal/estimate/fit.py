@@ -215,8 +215,7 @@ class Fit(ABC):
             ends = self._ends(
                 lambda tables, cells: grid.gaps(tables, self.bin_count, cells), edges[:-1] - 1, edges[1:]
             )
-            columns = zip(self.gaps.tolist(), *(end.tolist() for end in ends), strict=True)
-            bins = gap_bins([self._within(*column) for column in columns])
+            bins = gap_bins(self._each_within(self.gaps, *ends))
         return filled_bins(bins, both @ within, (both * self.cells.p) @ within, positive @ within)
 
     @property
@@ -290,14 +289,13 @@ class Fit(ABC):
 
     @cached_property
     def _brier_parts(self) -> list[Estimate]:
-        values = measures.brier_parts(self.sample, self.cells).tolist()
+        values = measures.brier_parts(self.sample, self.cells)
         if not self.resamples:
-            return [Estimate(value) for value in values]
+            return list(map(Estimate, values.tolist()))
         lows, highs = self._ends(measures.brier_parts, overfits=True)
         base = np.array(self._ends(lambda tables, _: grid.prevalence(tables)))
         lows[2], highs[2] = (base * (1 - base)).min(), 0.25 - (np.clip(0.5, *base) - 0.5) ** 2
-        columns = zip(values, lows.tolist(), highs.tolist(), strict=True)
-        return [self._within(*column) for column in columns]
+        return self._each_within(values, lows, highs)
 
     @property
     def log_loss(self) -> Estimate:
@@ -350,12 +348,11 @@ class Fit(ABC):
         def quantity(tables: FloatArray, cells: Cells) -> FloatArray:
             return measures.risk(tables, cells, _COVERAGES)
 
-        values = quantity(self.sample, self.cells).tolist()
+        values = quantity(self.sample, self.cells)
         if not self.resamples:
-            return [Estimate(value) for value in values]
+            return list(map(Estimate, values.tolist()))
         low, high = self._ends(quantity, most=np.append(1 / _COVERAGES, 1.0))
-        columns = zip(values, low.tolist(), np.minimum(high, 1.0).tolist(), strict=True)
-        return [self._within(*column) for column in columns]
+        return self._each_within(values, low, np.minimum(high, 1.0))
 
     # -- decisions -----------------------------------------------------------------------------
 
@@ -469,6 +466,9 @@ class Fit(ABC):
     def _within(self, value: float, low: float, high: float) -> Estimate:
         # the estimate is about the sample, the interval about the population
         return Estimate(value, min(low, value), max(high, value), self.level)
+
+    def _each_within(self, *columns: FloatArray) -> list[Estimate]:
+        return list(map(self._within, *(column.tolist() for column in columns)))
 
     @property
     @abstractmethod

@@ -223,9 +223,7 @@ class ShownFit(Fit):
         overfits: bool = False,
     ) -> Ends:
         drawn, value = quantity(self.draws, self.draw_cells), quantity(self.sample, self.cells)
-        if (
-            overfits
-        ):  # a draw fits the noise of the sample's labels, at most twice as much as noise of its own
+        if overfits:  # a draw fits noise of the sample's labels, at most twice as much as of its own
             excess = drawn.mean(axis=0) - value
             drawn, value = drawn - 3 * excess, value - 2 * excess
         return Unseen(*self.unseen, self.level).ends(drawn, value, least, most)
