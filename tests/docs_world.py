@@ -27,7 +27,7 @@ from misbehaving import Behaviour, Server, refusal
 N = 600
 ROWS = 997  # hidden probabilities that a prompt's text chooses from
 TEMPLATE = "Passage: {passage}\nQuestion: {question}?\nAnswer Yes or No."
-MODELS = ("gpt-4o-mini", "gpt-4.1-mini")
+MODELS = ("my-model", "new-model")
 TOPICS = ("law", "physics", "history")
 LETTERS = "ABCD"
 QUIZ = "Which number is on list"  # so begins every question with four options
@@ -184,7 +184,7 @@ def docs_world(folder: Path) -> Iterator[World]:
     write_new_questions(folder / "new.csv")
     write_traffic(folder)
     write_quiz(folder / "quiz.jsonl")
-    write_scores(folder / "scores" / "gpt-4.1__questions.csv")
+    write_scores(folder / "scores" / "my-model__questions.csv")
     with running(AnyPromptServer(Behaviour(logprobs=True))) as server:
         for model in MODELS:
             settings = bc.Settings(

@@ -166,15 +166,15 @@ _GIVEN = ("confidence_field", "answer_field", "percent")
 class Settings:
     """Settings of an audit, in four parts; every option can be given by its own name.
 
-    ``Settings(model="gpt-4o-mini", template="{question}?")`` sets ``endpoint.model`` and ``prompt.template``.
+    ``Settings(model="my-model", template="{question}?")`` sets ``endpoint.model`` and ``prompt.template``.
     Options override those of a part given as a whole. ``reasoning_effort="low"`` sets that field in the
     endpoint's ``extra_body``.
 
     Examples
     --------
-    >>> settings = Settings(model="gpt-4o-mini", template="{question}?", seed=7)
+    >>> settings = Settings(model="my-model", template="{question}?", seed=7)
     >>> settings
-    Settings(model='gpt-4o-mini', template='{question}?', seed=7)
+    Settings(model='my-model', template='{question}?', seed=7)
     >>> settings.replace(method="temperature").design.method
     'temperature'
     """

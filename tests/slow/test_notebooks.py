@@ -26,7 +26,7 @@ from finished_runs import FinishedRuns
 from paths import ROOT
 
 NOTEBOOK = ROOT / "docs" / "example.ipynb"
-MODEL = "gpt-4o-mini"
+MODEL = "my-model"
 ASKED = 400
 
 

@@ -138,3 +138,24 @@ def test_a_block_without_an_end_is_refused(tmp_path: Path) -> None:
     page.write_text("<!-- bench: accuracy -->\n\nAnd on.\n")
     with pytest.raises(docs.BlockError, match="not closed"):
         list(docs.blocks(page))
+
+
+#: Models of OpenAI's whose end is announced, by date; those of January are the last that take ``logit_bias``.
+#: https://developers.openai.com/api/docs/deprecations, as of November 2026
+ENDING = {
+    "2026-10-23": "gpt-3.5-turbo gpt-4 gpt-4-turbo gpt-4.1-nano o1 o1-pro o3-mini o4-mini",
+    "2026-12-11": "gpt-5 gpt-5-mini gpt-5-nano gpt-5-pro o3 o3-pro",
+    "2027-01-14": "gpt-4o gpt-4o-mini gpt-4.1 gpt-4.1-mini",
+}
+
+
+def test_examples_name_no_model_that_ends() -> None:
+    """What a reader copies or sees printed goes on working; tables may name the models that were recorded."""
+    ends = {model: date for date, models in ENDING.items() for model in models.split()}
+    longest_first = "|".join(map(re.escape, sorted(ends, key=len, reverse=True)))
+    named = re.compile(rf"(?<![\w.])({longest_first})(?!\w|\.\d)")
+    examples = {page: "".join(block.text for block in blocks(page)) for page in PAGES}
+    for path in (ROOT / "docs" / "example.ipynb", *(ROOT / "src" / "blindcal" / "cli").glob("*.py")):
+        examples[path] = path.read_text()
+    for path, text in examples.items():
+        assert {model: ends[model] for model in named.findall(text)} == {}, path.name

@@ -85,7 +85,7 @@ def command(
 
     \b
     Example:
-      blindcal audit boolq.jsonl --model gpt-4o-mini \\
+      blindcal audit boolq.jsonl --model my-model \\
         --template "Passage: {passage}\\nQuestion: {question}?\\nAnswer Yes or No."
       blindcal audit answers.csv --confidence p
 

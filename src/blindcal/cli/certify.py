@@ -84,9 +84,9 @@ def command(
 
     \b
     Examples:
-      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9 --dry-run
-      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9
-      blindcal certify runs/boolq-gpt-4o-mini --precision 0.9 --negative-precision 0.8 --out rule.json
+      blindcal certify runs/boolq-my-model --precision 0.9 --dry-run
+      blindcal certify runs/boolq-my-model --precision 0.9
+      blindcal certify runs/boolq-my-model --precision 0.9 --negative-precision 0.8 --out rule.json
 
     \b
     Exit status:

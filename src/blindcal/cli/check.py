@@ -122,10 +122,10 @@ def command(
 
     \b
     Examples:
-      blindcal check runs/boolq-gpt-4o-mini --max-ece 0.10
+      blindcal check runs/boolq-my-model --max-ece 0.10
       blindcal check runs/* --max-ece 0.10 --min-accuracy 0.8 --junit calibration.xml
-      blindcal check runs/boolq-gpt-4o-mini --max-ece 0.10 --by
-      blindcal check certificate.json --min-precision 0.95 --model gpt-4o-mini
+      blindcal check runs/boolq-my-model --max-ece 0.10 --by
+      blindcal check certificate.json --min-precision 0.95 --model my-model
       blindcal check runs/this-week --certificate certificate.json
 
     \b

@@ -97,9 +97,9 @@ def command(
     \b
     Examples:
       blindcal plan --sample 3000
-      blindcal plan boolq.jsonl --model gpt-4o-mini --template "{passage}\\n{question}?"
+      blindcal plan boolq.jsonl --model my-model --template "{passage}\\n{question}?"
       blindcal plan --half-width 0.02 --tokens 250 --prices 0.15,0.6
-      blindcal plan --half-width 0.02 --shape runs/boolq-gpt-4o-mini
+      blindcal plan --half-width 0.02 --shape runs/boolq-my-model
     """
     if items is not None and tokens is not None:
         raise click.UsageError("--tokens is for plans without a file: those of a file are counted")

@@ -56,7 +56,7 @@ def command(items: Path, as_json: bool, **chosen: Any) -> None:
 
     \b
     Example:
-      blindcal probe boolq.jsonl --model gpt-4o-mini \\
+      blindcal probe boolq.jsonl --model my-model \\
         --template "Passage: {passage}\\nQuestion: {question}?\\nAnswer Yes or No."
 
     \b

@@ -31,8 +31,8 @@ def command(run: Path, out: Path | None, level: float, resamples: int, as_json: 
 
     \b
     Examples:
-      blindcal recalibrate runs/boolq-gpt-4o-mini
-      blindcal recalibrate runs/boolq-gpt-4o-mini --out map.json
+      blindcal recalibrate runs/boolq-my-model
+      blindcal recalibrate runs/boolq-my-model --out map.json
 
     \b
     Exit status:

@@ -53,7 +53,7 @@ def status(run: Path, as_json: bool) -> None:
 
     \b
     Example:
-      blindcal status runs/boolq-gpt-4o-mini
+      blindcal status runs/boolq-my-model
 
     \b
     Exit status:
@@ -173,7 +173,7 @@ def report(run: Path, out: Path | None, figures: Path | None, open_page: bool) -
 
     \b
     Example:
-      blindcal report runs/boolq-gpt-4o-mini --figures figures
+      blindcal report runs/boolq-my-model --figures figures
     """
     from blindcal.report.plots import draw, save_drawings  # slow to import
     from blindcal.report.watch_figures import draw_watch
@@ -222,7 +222,7 @@ def compare(
 
     \b
     Example:
-      blindcal compare runs/boolq-gpt-4o-mini runs/boolq-gpt-4o --html compared.html
+      blindcal compare runs/boolq-my-model runs/boolq-new-model --html compared.html
 
     \b
     Exit status:

@@ -135,9 +135,9 @@ def command(
 
     \b
     Examples:
-      blindcal threshold runs/boolq-gpt-4o-mini
-      blindcal threshold runs/boolq-gpt-4o-mini --precision 0.95
-      blindcal threshold runs/boolq-gpt-4o-mini --cost-fp 5 --cost-fn 1 --snippet curl
+      blindcal threshold runs/boolq-my-model
+      blindcal threshold runs/boolq-my-model --precision 0.95
+      blindcal threshold runs/boolq-my-model --cost-fp 5 --cost-fn 1 --snippet curl
 
     \b
     Exit status:

@@ -116,9 +116,9 @@ def command(
 
     \b
     Examples:
-      blindcal watch traffic.jsonl --reference runs/questions-gpt-4o-mini
-      blindcal watch traffic.jsonl --reference runs/questions-gpt-4o-mini --labels labels.csv --rate 0.05
-      tail -f app.log | blindcal watch - --reference runs/questions-gpt-4o-mini --follow
+      blindcal watch traffic.jsonl --reference runs/questions-my-model
+      blindcal watch traffic.jsonl --reference runs/questions-my-model --labels labels.csv --rate 0.05
+      tail -f app.log | blindcal watch - --reference runs/questions-my-model --follow
 
     \b
     In a crontab, with a script that is run when an alarm is raised:
