@@ -313,7 +313,11 @@ class Settings:
         """The ways to audit that the API and the method leave, best first."""
         if not self.auto:
             return (METHODS[self.design.method].way,)
-        return tuple(way for way in METHOD_OF if way != "decisions" or self.endpoint.api == "auto")
+        ways = [way for way in METHOD_OF if way != "decisions" or self.endpoint.api == "auto"]
+        if self.free_text:
+            return tuple(way for way in ways if METHODS[METHOD_OF[way]].free_text)
+        long = self.prompt.max_tokens not in (None, 1)
+        return tuple(way for way in ways if not (long and METHODS[METHOD_OF[way]].biased))
 
     @property
     def assumed_method(self) -> str:

@@ -441,6 +441,50 @@ def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> 
     assert server.requests == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "methods", "out", "said"),
+    [
+        ("--model gpt-5", ["repeated"], 512, "gpt-5 reasons before it answers, and"),
+        ("--model gpt-5 --set max_tokens=2000", ["repeated"], 2000, "text of up to 2,000 tokens"),
+        ("--model openai/o4-mini --set answer_format=sentence", ["repeated"], 512, "openai/o4-mini reasons"),
+        ("--model gpt-5.6-luna", ["repeated"], 512, "not with --set reasoning_effort=none"),
+        ("--model gpt-5.6-luna --set reasoning_effort=none", ["logprobs", "latent", "temperature"], 1, ""),
+        ("--model gpt-5.4", ["decisions", "logprobs", "latent"], 1, ""),
+        ("--model gpt-5.4 --set reasoning_effort=low", ["repeated"], 512, "gpt-5.4 reasons"),
+        ("--model mine --set reasoning_effort=low", ["temperature", "repeated"], 512, "mine reasons"),
+        ("--model mine --set max_tokens=9", ["decisions", "logprobs", "temperature", "repeated"], 9, ""),
+        ("--model mine --set answer_format=json", ["temperature", "repeated"], 64, ""),
+    ],
+)
+def test_a_dry_run_counts_the_reasoning_of_known_models(
+    options: str, methods: list[str], out: int, said: str, items: Path
+) -> None:
+    """It plans what such a model allows, at the most that its answers may take, and says what it knows."""
+    command = ["audit", items, *options.split(), "--dry-run", "--prices", "1,1"]
+    shown = blindcal(*command).output
+    plans = json.loads(blindcal(*command, "--json").stdout)
+    assert list(plans)[: len(methods)] == methods
+    assert len(plans) == len(methods) or methods[-1] in ("latent", "temperature")
+    plan = plans[methods[-1]]
+    asked = plan["queries"] + plan["control_queries"] + plan["probe_queries"]
+    assert plan["completion_tokens"] == out * asked
+    assert said in shown
+    assert ("model      " in shown) == bool(said)
+    assert "dearest" not in shown
+
+
+def test_a_dry_run_of_an_unknown_model_says_the_dearest_case(items: Path) -> None:
+    """Only the probe tells whether it reasons, and what whole texts would cost is said before."""
+    command = ["audit", items, "--model", "mine", "--dry-run"]
+    most = json.loads(blindcal(*command, "--json", "--prices", "0,1").stdout)["temperature"]["in_text"]
+    assert most["completion_tokens"] == 512 * (most["queries"] + most["probe_queries"])
+    shown = blindcal(*command, "--prices", "0,1").output
+    assert f"up to {most['completion_tokens']:,} tokens out by temperature, ${most['cost']:,.4f}" in shown
+    assert "tokens out by temperature, if the model reasons" in blindcal(*command).output
+    assert "dearest" in blindcal(*command, "--method", "repeated").output
+    assert "dearest" not in blindcal(*command, "--method", "latent").output
+
+
 def test_templates_may_hold_line_breaks(items: Path) -> None:
     """A backslash and an n, as a shell passes them on, are a line break in a template."""
     broken = blindcal("audit", items, "--model", "gpt-4o", "--template", "{prompt}\\n{x}", "--dry-run")

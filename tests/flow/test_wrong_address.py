@@ -226,7 +226,7 @@ def test_known_services(service: Service) -> None:
     with pytest.raises(InputError, match=message):
         address.check_key({})
     assert service_at(f"https://{host}.example.org/v1") is service_at("h") is service_at("http://[") is None
-    page = (ROOT / "docs" / "endpoints.md").read_text()
+    page = (ROOT / "docs" / "providers.md").read_text()
     assert re.search(
         rf"\[{service.name}\].* `\*?{re.escape(service.host)}` \| `{service.key_variable}` \|$", page, re.M
     )

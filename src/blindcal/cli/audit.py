@@ -14,7 +14,7 @@ from blindcal.auditing.audit import audit, run_folder
 from blindcal.auditing.given import audit_verdicts
 from blindcal.cli import options
 from blindcal.cli.console import print_error, print_field, print_warning
-from blindcal.cli.plan import print_plan, print_plans
+from blindcal.cli.plan import print_plan, print_plans, print_reasoning
 from blindcal.cli.result_summary import print_judge, print_result
 from blindcal.errors import UnfitError
 from blindcal.items import catalogue
@@ -23,6 +23,7 @@ from blindcal.methods import METHODS
 from blindcal.planning.plan import CHOICE_PROBE_QUERIES, PROBE_QUERIES, Plan, plan_audit
 from blindcal.prices import Prices
 from blindcal.report.page import PAGE_FILE
+from blindcal.settings import Settings
 from blindcal.store.run_store import RUN_FILE
 from blindcal.text import printable
 
@@ -115,7 +116,7 @@ def command(
         prices = options.prices(given_prices, settings, quiet=quiet)
         options.check_priced(limits.max_cost, prices, settings.endpoint)
         plans = plan_audit(items, settings, prices=prices, shape=None)
-        _print_plans(plans, limits.max_cost, as_json)
+        _print_plans(plans, settings, limits.max_cost, as_json)
         for doubt in catalogue.open_items(items, settings.prompt).doubts:
             print_warning(doubt)
         return
@@ -180,9 +181,11 @@ def _check_named(items: Path, chosen: Mapping[str, Any]) -> None:
     raise click.UsageError("Missing option '--model'.")
 
 
-def _print_plans(plans: Mapping[str, Plan], max_cost: float | None, as_json: bool) -> None:
+def _print_plans(
+    plans: Mapping[str, Plan], settings: Settings, max_cost: float | None, as_json: bool
+) -> None:
     if as_json:
-        click.echo(json_line(plans if len(plans) > 1 else next(iter(plans.values()))))
+        click.echo(json_line(plans if settings.auto else next(iter(plans.values()))))
         return
     if len(plans) > 1:
         print_plans(plans)
@@ -193,6 +196,7 @@ def _print_plans(plans: Mapping[str, Plan], max_cost: float | None, as_json: boo
         if max_cost is not None and plan.cost:
             by = f" by {method}" if len(plans) > 1 else ""
             print_field("limit", f"${max_cost:g} {_limit_effect(plan, plan.cost, max_cost)}{by}")
+    print_reasoning(settings)
 
 
 def _limit_effect(plan: Plan, cost: float, max_cost: float) -> str:

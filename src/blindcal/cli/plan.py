@@ -12,9 +12,10 @@ import click
 from blindcal.asking.run_context import Limits
 from blindcal.cli import options
 from blindcal.cli.console import print_field, print_table
+from blindcal.endpoints.query_format import REASONING_TOKENS
 from blindcal.items.catalogue import open_items
 from blindcal.json_form import json_line
-from blindcal.methods import SIMULABLE
+from blindcal.methods import METHODS, SIMULABLE
 from blindcal.planning.forecast import OVERCONFIDENT, Shape, shape_of_scores
 from blindcal.planning.plan import (
     LATENCY,
@@ -25,9 +26,10 @@ from blindcal.planning.plan import (
     items_needed,
     methods_to_try,
     queries_per_item,
+    reasoning,
 )
 from blindcal.prices import Prices
-from blindcal.settings import DEFAULT_BINS
+from blindcal.settings import DEFAULT_BINS, Settings
 from blindcal.text import printable
 
 USUAL_ITEMS = 1000
@@ -154,7 +156,7 @@ def command(
         if source.items:
             words = ", as many as the shape's; give a file of items or --sample N to plan for another number"
     plan = next(iter(plans.values()))
-    if settings.auto:
+    if len(plans) > 1:
         print_plans(plans)
     else:
         print_field("items", f"{plan.items:,}{words}")
@@ -165,11 +167,12 @@ def command(
             f"about {_duration(plan.seconds)} ({limits.concurrency} concurrent requests, "
             f"{inputs.latency:.2g} s per reply{known})",
         )
+    print_reasoning(settings)
     if several:
         print_field("interval", "cannot be forecast for more than two answers; see 'blindcal simulate'")
         return
     print_field("if it is", f"{about['shape']}: ECE {about['ece']:.4f}")
-    if not settings.auto:
+    if len(plans) == 1:
         none = "none by this method; latent gives one"
         width = plan.half_width
         print_field("interval", none if width is None else f"+- {width:.4f} at {inputs.level:.0%}")
@@ -225,6 +228,7 @@ def print_plan(plan: Plan, method: str) -> None:
         print_field("tokens", f"{about}{plan.prompt_tokens:,} in, {plan.completion_tokens:,} out")
     if plan.cost is not None:
         print_field("cost", f"{about}${plan.cost:,.4f}")
+    _print_dearest({method: plan})
     _print_unknown(plan)
 
 
@@ -240,7 +244,33 @@ def print_plans(plans: Mapping[str, Plan]) -> None:
         rows.append([method, *cells, "?" if plan.half_width is None else f"+- {plan.half_width:.4f}"])
     print_table(rows, "<" + ">" * 7)
     print_field("method", "the first of these that the endpoint allows: 'blindcal probe' finds out which")
+    _print_dearest(plans)
     _print_unknown(plan)
+
+
+def print_reasoning(settings: Settings) -> None:
+    """Print what is known of a model that reasons, and what this means for its audit."""
+    known, method = reasoning(settings), settings.design.method
+    if known not in ("always", "default") or not settings.probed:
+        return
+    longest = settings.max_tokens(settings.prompt.answer_format or "sentence")
+    reads = f"its answers are read as text of up to {longest:,} tokens, of which all are counted here"
+    if not settings.auto and not METHODS[method].free_text:
+        reads = f"{method} reads answers of one token: leave --method out"
+    elif longest < REASONING_TOKENS and settings.prompt.max_tokens is None:
+        reads += f"; --set max_tokens={REASONING_TOKENS} if they are cut short"
+    unless = " (not with --set reasoning_effort=none)" if known == "default" else ""
+    model = printable(settings.endpoint.model, 80)
+    print_field("model", f"{model} reasons before it answers{unless}, and {reads}")
+
+
+def _print_dearest(plans: Mapping[str, Plan]) -> None:
+    texts = {method: plan.in_text for method, plan in plans.items() if plan.in_text is not None}
+    if texts:
+        method, most = max(texts.items(), key=lambda pair: pair[1].completion_tokens or 0)
+        cost = "" if most.cost is None else f", ${most.cost:,.4f}"
+        first = f"up to {most.completion_tokens:,} tokens out by {method}{cost}"
+        print_field("dearest", f"{first}, if the model reasons or explains itself: the probe finds out")
 
 
 def _print_unknown(plan: Plan) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from blindcal.asking.run_context import Limits
 from blindcal.endpoints import tokens
@@ -31,6 +33,15 @@ PROBE_AT_ONCE = 4
 """Queries of a probe under way at a time, on average: many follow from the answers before."""
 LATENCY = 0.6  # seconds per reply, assumed without a run
 
+Reasoning: TypeAlias = Literal["always", "default", "never"]
+_REASONING: dict[Reasoning, re.Pattern[str]] = {  # as OpenAI says of its models: docs/providers.md
+    "always": re.compile(
+        r"(o[134](-mini|-pro)?|gpt-5(-mini|-nano|-pro)?)(-\d{4}|$)|gpt-5(\.\d)?-codex|gpt-6-astra"
+    ),
+    "default": re.compile(r"(gpt-5\.[56](-sol|-terra|-luna)?|gpt-6-luna)(-\d{4}|$)"),
+    "never": re.compile(r"gpt-[34]|(gpt-5\.[124](-mini|-nano)?|gpt-5-chat-latest)(-\d{4}|$)"),
+}
+
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
 _TRIES = 4
 
@@ -52,7 +63,8 @@ class Plan:
     """The queries, cost and expected precision of an audit; ``None`` for what is not known in advance.
 
     ``probe_queries`` is approximate. Tokens and cost include the probe and the controls, and are estimated
-    unless ``counted``. ``half_width`` is that of the interval of the ECE, for the assumed shape.
+    unless ``counted``. ``half_width`` is that of the interval of the ECE, for the assumed shape. ``in_text``
+    is the plan if the model reasons or explains itself before it answers, where only the probe can tell.
     """
 
     items: int
@@ -65,6 +77,7 @@ class Plan:
     cost: float | None
     seconds: float
     half_width: float | None
+    in_text: Plan | None = None
 
     def __repr__(self) -> str:
         cost = "" if self.cost is None else f", ${self.cost:,.4f}"
@@ -115,11 +128,15 @@ class PlanInputs:
         """Plan the audit of ``n`` items that these settings ask for, by a method that they allow."""
         several = len(settings.answer_words) > 2
         stated = METHODS[method].estimator == "stated"  # what a model will state in words cannot be forecast
-        return replace(self, shape=None if stated else self.shape).plan(
-            method,
-            n,
-            queries_per_item(settings, method),
-            0 if stated else probe_queries(method, n, several=several),
+        probes = 0 if stated else probe_queries(method, n, several=several)
+        queries = queries_per_item(settings, method)
+        plan = replace(self, shape=None if stated else self.shape).plan(method, n, queries, probes)
+        open_form = METHODS[method].free_text and settings.prompt.answer_format is None
+        if self.tokens is None or not open_form or settings.prompt.max_tokens or reasoning(settings):
+            return plan
+        longer = replace(self.tokens, completion=float(settings.max_tokens("sentence")))
+        return replace(
+            plan, in_text=replace(self, shape=None, tokens=longer).plan(method, n, queries, probes)
         )
 
     def _seconds(self, queries: int, probes: int, tokens: float) -> float:
@@ -174,7 +191,25 @@ def methods_to_try(settings: Settings) -> tuple[str, ...]:
     """The named method, or those that an audit tries, best first; a stated confidence has no interval."""
     if not settings.auto:
         return (settings.design.method,)
-    return tuple(METHOD_OF[way] for way in settings.ways if way != "stated confidence")
+    methods = tuple(METHOD_OF[way] for way in settings.ways if way != "stated confidence")
+    if reasoning(settings) not in ("always", "default"):
+        return methods
+    # what OpenAI's models take of a temperature while they reason is only 1
+    refused = () if _known(settings.endpoint.model) is None else ("temperature",)
+    return tuple(name for name in methods if METHODS[name].free_text and name not in refused)
+
+
+def reasoning(settings: Settings) -> Reasoning | None:
+    """Whether the model reasons first, by its effort or else by its name; ``None`` if not known."""
+    effort = settings.endpoint.extra_body.get("reasoning_effort")
+    if effort is None:
+        return _known(settings.endpoint.model)
+    return "never" if effort == "none" else "always"
+
+
+def _known(model: str) -> Reasoning | None:
+    name = model.rpartition("/")[2]
+    return next((known for known, names in _REASONING.items() if names.match(name)), None)
 
 
 def queries_per_item(settings: Settings, method: str) -> float:
@@ -207,7 +242,8 @@ def count_tokens(items: Items, settings: Settings) -> TokenCount:
 
 async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     stated, instruction = settings.estimator_name == "stated", settings.prompt.confidence_wording
-    longest = float(settings.max_tokens(settings.prompt.answer_format or "word"))
+    text = reasoning(settings) in ("always", "default") and METHODS[methods_to_try(settings)[0]].free_text
+    longest = float(settings.max_tokens(settings.prompt.answer_format or ("sentence" if text else "word")))
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
     if tokenizer is not None or tokens.openai_encoding(model) is not None:
         with contextlib.suppress(MissingExtraError):
