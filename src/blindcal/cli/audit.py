@@ -165,20 +165,19 @@ def _check_named(items: Path, chosen: Mapping[str, Any]) -> None:
     if any(chosen[name] is not None for name in ("model", "confidence_field", "verdict_field")):
         return
     catalogue.check_there(items)
-    likely = {} if chosen["self_check"] else catalogue.likely_confidences(items, chosen["label_field"])
-    if likely:
+    if chosen["self_check"]:
+        raise click.UsageError("Missing option '--model'.")
+    if likely := catalogue.likely_confidences(items, chosen["label_field"]):
         named = "; ".join(f"{printable(name, 40)!r} {words}" for name, words in likely.items())
-        field = shlex.quote(printable(next(iter(likely)), 80))
-        raise click.UsageError(
-            f"Missing option '--model' or '--confidence'. The file seems to hold confidences: {named}. "
-            f"--confidence {field} audits them, and nothing is asked; --model asks a model."
-        )
-    if not chosen["self_check"] and (verdict := catalogue.likely_verdict(items)) is not None:
-        raise click.UsageError(
-            f"Missing option '--model' or '--verdict'. The file seems to hold verdicts of a judge: --verdict "
-            f"{shlex.quote(printable(verdict, 80))} audits them, and nothing is asked; --model asks a model."
-        )
-    raise click.UsageError("Missing option '--model'.")
+        flag, field, held = "--confidence", next(iter(likely)), f"confidences: {named}. "
+    elif verdict := catalogue.likely_verdict(items):
+        flag, field, held = "--verdict", verdict, "verdicts of a judge: "
+    else:
+        raise click.UsageError("Missing option '--model'.")
+    raise click.UsageError(
+        f"Missing option '--model' or '{flag}'. The file seems to hold {held}{flag} "
+        f"{shlex.quote(printable(field, 80))} audits them, and nothing is asked; --model asks a model."
+    )
 
 
 def _print_plans(

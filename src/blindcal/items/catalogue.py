@@ -19,8 +19,8 @@ from blindcal.errors import BlindcalError, InputError, MissingExtraError, errors
 from blindcal.items.answers import CHOICES_FIELD, LETTERS, QUESTION_TEMPLATE, Choices, read_label
 from blindcal.items.confidences import Survey
 from blindcal.items.eval_logs import log_records
-from blindcal.items.exports import exported_records
-from blindcal.items.graded_answers import ANSWERED_BY, graded_records, is_promptfoo
+from blindcal.items.exports import exported_records, graded_records
+from blindcal.items.graded_answers import ANSWERED_BY, is_promptfoo
 from blindcal.items.question_files import Items
 from blindcal.items.record_files import (
     READERS,
@@ -225,7 +225,7 @@ def _graded(path: Path, reading: RecordFormat) -> tuple[Numbered, RecordFormat]:
             remedy="leave {self_check} out, or name a log with scored answers",
             options={"self_check": True},
         )
-    logged = graded_records(path, reading)
+    logged = graded_records(path, reading.label_field)
     if logged is None:
         return numbered_records(path), reading
     by_field = reading.by_field or ANSWERED_BY

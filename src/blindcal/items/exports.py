@@ -1,7 +1,8 @@
-"""Confidences in the exports of other tools, as records with a field for each number that they hold.
+"""Exports of other tools, as records of the numbers that they hold, or of scored answers.
 
-A reader gives what an export holds, under names that ``--confidence`` and ``--label-field`` can choose from;
-a score with one clear meaning is also the field ``label``. To add a tool, add one entry to `EXPORTS`.
+A reader of numbers gives what an export holds, under names that ``--confidence`` and ``--label-field`` can
+choose from; a score with one clear meaning is also the field ``label``. To add a tool, add one entry to
+`EXPORTS`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blindcal.errors import errors_at
+from blindcal.items import graded_answers as graded
 from blindcal.items.answers import LETTERS
 from blindcal.items.confidences import are_booleans
 from blindcal.items.eval_logs import (
@@ -23,7 +25,6 @@ from blindcal.items.eval_logs import (
     read_inspect,
     simple_fields,
 )
-from blindcal.items.graded_answers import INSPECT_SCORES, is_promptfoo, promptfoo_results
 from blindcal.items.record_files import Record, has_reader, numbered_records
 from blindcal.json_form import JsonError, read_json
 
@@ -38,16 +39,34 @@ class Export:
     tool: str
     known: Callable[[Path, Record], bool]
     records: Callable[[Path], Iterator[Record]]
+    answers: Callable[[Path, str | None], Iterator[Record]] | None = None
 
 
 def exported_records(path: Path) -> list[Record] | None:
     """The records of an export; ``None`` if the file is none."""
-    first = next(numbered_records(path), ("", {}))[1] if has_reader(path) else {}
-    export = next((export for export in EXPORTS if export.known(path, first)), None)
-    if export is None:
+    export = _export(path)
+    return None if export is None else _read(path, export, export.records(path))
+
+
+def graded_records(path: Path, label_field: str) -> list[Record] | None:
+    """The scored answers of an export; ``None`` if the file has none.
+
+    A ``label_field`` of another name than usual is that of the scorer or the metric.
+    """
+    export = _export(path)
+    if export is None or export.answers is None:
         return None
+    return _read(path, export, export.answers(path, None if label_field == "label" else label_field))
+
+
+def _export(path: Path) -> Export | None:
+    first = next(numbered_records(path), ("", {}))[1] if has_reader(path) else {}
+    return next((export for export in EXPORTS if export.known(path, first)), None)
+
+
+def _read(path: Path, export: Export, records: Iterator[Record]) -> list[Record]:
     with errors_at(path, f"looks like an export of {export.tool}, but is not in the form that it writes"):
-        return list(export.records(path))
+        return list(records)
 
 
 def _flat(name: str, value: Any) -> Record:
@@ -60,10 +79,10 @@ def _flat(name: str, value: Any) -> Record:
 def _inspect(path: Path) -> Iterator[Record]:
     for sample, named in inspect_samples(read_inspect(path)):
         record = {**simple_fields(sample.metadata), "target": sample.target}
-        scores = {name: score.value for name, score in (sample.scores or {}).items()}
-        for name, score in (sample.scores or {}).items():
+        scores = sample.scores or {}
+        for name, score in scores.items():
             record |= _flat(name, score.metadata or {})
-            record |= _flat(name, INSPECT_SCORES.get(str(score.value), score.value))
+            record |= _flat(name, graded.INSPECT_SCORES.get(str(score.value), score.value))
         if len(scores) == 1:
             record |= {"label": record.get(next(iter(scores)))}
         chosen = sample.output.choices[0] if sample.output.choices else None
@@ -93,7 +112,7 @@ def _harness(path: Path) -> Iterator[Record]:
 
 
 def _promptfoo(path: Path) -> Iterator[Record]:
-    for result, output, named in promptfoo_results(path):
+    for result, output, named in graded.promptfoo_results(path):
         if isinstance(output, str) and output.lstrip().startswith("{"):
             output = read_json(output.encode())
         yield {
@@ -194,12 +213,12 @@ def _is_openai(_: Path, first: Record) -> bool:
 
 
 EXPORTS = (
-    Export("Inspect", lambda path, _: is_inspect(path), _inspect),
-    Export("lm-evaluation-harness", lambda path, _: is_harness(path), _harness),
-    Export("promptfoo", lambda path, _: is_promptfoo(path), _promptfoo),
+    Export("Inspect", lambda path, _: is_inspect(path), _inspect, graded.inspect_answers),
+    Export("lm-evaluation-harness", lambda path, _: is_harness(path), _harness, graded.harness_answers),
+    Export("promptfoo", lambda path, _: graded.is_promptfoo(path), _promptfoo, graded.promptfoo_answers),
     Export("Langfuse", _has("trace_id", "name", "value", "data_type", "source"), _langfuse),
     Export("Phoenix", _has("span_id", "annotation_name", "annotator_kind", "score"), _phoenix),
     Export("Arize", _has("context.span_id"), _arize),
     Export("an API in OpenAI's format", _is_openai, _openai),
 )
-"""Readers of exports; an entry needs a test of the file and a generator of records."""
+"""Readers of exports: a test of the file, a generator of records, and one of scored answers if it has any."""

@@ -1,8 +1,8 @@
 """Scored answers in free text, from the logs of other tools, as records that a self-check asks about.
 
-Read are logs of Inspect, samples of lm-evaluation-harness and the ``results.json`` of promptfoo. A record has
-the fields ``question``, ``answer``, ``score``, and ``answered_by``, the model that gave the answer. A table
-with such fields needs no reader.
+Readers take a log, and the name of the scorer or the metric if an answer has several. A record has the fields
+``question``, ``answer``, ``score``, and ``answered_by``, the model that gave the answer. A table with such
+fields needs no reader.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from blindcal.items.eval_logs import (
     harness_results,
     inspect_message,
     inspect_samples,
-    is_harness,
-    is_inspect,
     read_inspect,
     simple_fields,
 )
 from blindcal.items.record_files import Record, numbered_records
-from blindcal.items.record_format import SCORE_FIELD, RecordFormat
+from blindcal.items.record_format import SCORE_FIELD
 from blindcal.json_form import JsonError, read_json
 from blindcal.text import encodable, printable
 
@@ -35,18 +33,6 @@ if TYPE_CHECKING:
 ANSWERED_BY = "answered_by"
 """Field with the name of the model that gave an answer."""
 INSPECT_SCORES = {"C": 1, "I": 0, "P": 0.5, "N": 0}  # correct, incorrect, partial, no answer
-
-
-def graded_records(path: Path, reading: RecordFormat) -> list[Record] | None:
-    """The scored answers of a log as records; ``None`` if the file is no log.
-
-    The label field of ``reading`` names the scorer or the metric if an answer has several.
-    """
-    chosen = None if reading.label_field == "label" else reading.label_field
-    readers = {is_inspect: _inspect_answers, is_harness: _harness_answers, is_promptfoo: _promptfoo_answers}
-    reader = next((reader for is_log, reader in readers.items() if is_log(path)), None)
-    with errors_at(path):
-        return None if reader is None else list(reader(path, chosen))
 
 
 def whose_answers(names: Sequence[str | None] | None, model: str) -> str:
@@ -98,7 +84,7 @@ def _chosen(scores: Mapping[str, Any], chosen: str | None) -> Any:
 # Inspect
 
 
-def _inspect_answers(path: Path, chosen: str | None) -> Iterator[Record]:
+def inspect_answers(path: Path, chosen: str | None) -> Iterator[Record]:
     log = read_inspect(path)
     for sample, named in inspect_samples(log):
         with errors_at(f"sample {printable(str(sample.id), 40)}"):
@@ -117,7 +103,7 @@ def _inspect_answer(sample: EvalSample, chosen: str | None, model: str) -> Recor
 # lm-evaluation-harness
 
 
-def _harness_answers(path: Path, chosen: str | None) -> Iterator[Record]:
+def harness_answers(path: Path, chosen: str | None) -> Iterator[Record]:
     model = harness_results(path).get("model_name") or "unknown"
     metric, _, chosen_filter = (chosen or "").partition(",")
     seen: set[str] = set()
@@ -160,7 +146,7 @@ def promptfoo_results(path: Path) -> Iterator[tuple[Record, Any, Record]]:
         yield result, (result.get("response") or {}).get("output"), named
 
 
-def _promptfoo_answers(path: Path, chosen: str | None) -> Iterator[Record]:
+def promptfoo_answers(path: Path, chosen: str | None) -> Iterator[Record]:
     with errors_at(path, "is not a log of Inspect, nor results of promptfoo"):
         for result, output, named in promptfoo_results(path):
             with errors_at(f"result {named['id']}"):
