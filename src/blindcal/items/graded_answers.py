@@ -36,7 +36,7 @@ INSPECT_SCORES = {"C": 1, "I": 0, "P": 0.5, "N": 0}  # correct, incorrect, parti
 
 
 def whose_answers(names: Sequence[str | None] | None, model: str) -> str:
-    """How many answers a model is asked about are its own; logs write ``openai/gpt-4o-mini`` for a model."""
+    """How many answers a model is asked about are its own; logs write ``openai/NAME`` for a model."""
     if names is None:
         return "asked of given answers whether they are correct; the items do not say which model gave them"
     own = sum(_same_model(name or "", model) or _same_model(model, name or "") for name in names)
