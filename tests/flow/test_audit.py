@@ -447,6 +447,7 @@ def test_a_dry_run_asks_nothing(items: Path, server: Server, tmp_path: Path) -> 
         ("--model gpt-5", ["repeated"], 512, "gpt-5 reasons before it answers, and"),
         ("--model gpt-5 --set max_tokens=2000", ["repeated"], 2000, "text of up to 2,000 tokens"),
         ("--model openai/o4-mini --set answer_format=sentence", ["repeated"], 512, "openai/o4-mini reasons"),
+        ("--model gpt-5-2025-08-07", ["repeated"], 512, "gpt-5-2025-08-07 reasons"),
         ("--model gpt-5.6-luna", ["repeated"], 512, "not with --set reasoning_effort=none"),
         ("--model gpt-5.6-luna --set reasoning_effort=none", ["logprobs", "latent", "temperature"], 1, ""),
         ("--model gpt-5.4", ["decisions", "logprobs", "latent"], 1, ""),

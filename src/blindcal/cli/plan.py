@@ -251,7 +251,7 @@ def print_plans(plans: Mapping[str, Plan]) -> None:
 def print_reasoning(settings: Settings) -> None:
     """Print what is known of a model that reasons, and what this means for its audit."""
     known, method = reasoning(settings), settings.design.method
-    if known not in ("always", "default") or not settings.probed:
+    if known in (None, "never") or not settings.probed:
         return
     longest = settings.max_tokens(settings.prompt.answer_format or "sentence")
     reads = f"its answers are read as text of up to {longest:,} tokens, of which all are counted here"
@@ -259,7 +259,7 @@ def print_reasoning(settings: Settings) -> None:
         reads = f"{method} reads answers of one token: leave --method out"
     elif longest < REASONING_TOKENS and settings.prompt.max_tokens is None:
         reads += f"; --set max_tokens={REASONING_TOKENS} if they are cut short"
-    unless = " (not with --set reasoning_effort=none)" if known == "default" else ""
+    unless = " (not with --set reasoning_effort=none)" if known == "unless none" else ""
     model = printable(settings.endpoint.model, 80)
     print_field("model", f"{model} reasons before it answers{unless}, and {reads}")
 

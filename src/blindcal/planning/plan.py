@@ -33,13 +33,12 @@ PROBE_AT_ONCE = 4
 """Queries of a probe under way at a time, on average: many follow from the answers before."""
 LATENCY = 0.6  # seconds per reply, assumed without a run
 
-Reasoning: TypeAlias = Literal["always", "default", "never"]
-_REASONING: dict[Reasoning, re.Pattern[str]] = {  # as OpenAI says of its models: docs/providers.md
-    "always": re.compile(
-        r"(o[134](-mini|-pro)?|gpt-5(-mini|-nano|-pro)?)(-\d{4}|$)|gpt-5(\.\d)?-codex|gpt-6-astra"
-    ),
-    "default": re.compile(r"(gpt-5\.[56](-sol|-terra|-luna)?|gpt-6-luna)(-\d{4}|$)"),
-    "never": re.compile(r"gpt-[34]|(gpt-5\.[124](-mini|-nano)?|gpt-5-chat-latest)(-\d{4}|$)"),
+Reasoning: TypeAlias = Literal["always", "unless none", "never"]
+_O_SERIES, _GPT5, _DATED = r"o[134](-mini|-pro)?", r"gpt-5(-mini|-nano|-pro)?", r"(-\d{4}|$)"
+_REASONING: dict[str, Reasoning] = {  # by names of models, as OpenAI says: docs/providers.md
+    rf"({_O_SERIES}|{_GPT5}|gpt-6-astra){_DATED}|gpt-5(\.\d)?-codex": "always",
+    rf"(gpt-5\.[56](-sol|-terra|-luna)?|gpt-6-luna){_DATED}": "unless none",
+    rf"gpt-[34]|(gpt-5\.[1-4](-mini|-nano)?|gpt-5-chat-latest){_DATED}": "never",
 }
 
 _LEAST, _MOST = 20, 10_000_000  # range of items in which a plan is searched
@@ -135,9 +134,8 @@ class PlanInputs:
         if self.tokens is None or not open_form or settings.prompt.max_tokens or reasoning(settings):
             return plan
         longer = replace(self.tokens, completion=float(settings.max_tokens("sentence")))
-        return replace(
-            plan, in_text=replace(self, shape=None, tokens=longer).plan(method, n, queries, probes)
-        )
+        texts = replace(self, shape=None, tokens=longer)
+        return replace(plan, in_text=texts.plan(method, n, queries, probes))
 
     def _seconds(self, queries: int, probes: int, tokens: float) -> float:
         limits = self.limits
@@ -192,24 +190,22 @@ def methods_to_try(settings: Settings) -> tuple[str, ...]:
     if not settings.auto:
         return (settings.design.method,)
     methods = tuple(METHOD_OF[way] for way in settings.ways if way != "stated confidence")
-    if reasoning(settings) not in ("always", "default"):
+    if reasoning(settings) in (None, "never"):
         return methods
-    # what OpenAI's models take of a temperature while they reason is only 1
-    refused = () if _known(settings.endpoint.model) is None else ("temperature",)
-    return tuple(name for name in methods if METHODS[name].free_text and name not in refused)
+    refused = "temperature" if _known(settings.endpoint.model) else ""  # OpenAI's models take only 1 then
+    return tuple(name for name in methods if METHODS[name].free_text and name != refused)
 
 
 def reasoning(settings: Settings) -> Reasoning | None:
     """Whether the model reasons first, by its effort or else by its name; ``None`` if not known."""
     effort = settings.endpoint.extra_body.get("reasoning_effort")
-    if effort is None:
-        return _known(settings.endpoint.model)
-    return "never" if effort == "none" else "always"
+    by_effort: Reasoning = "never" if effort == "none" else "always"
+    return _known(settings.endpoint.model) if effort is None else by_effort
 
 
 def _known(model: str) -> Reasoning | None:
     name = model.rpartition("/")[2]
-    return next((known for known, names in _REASONING.items() if names.match(name)), None)
+    return next((known for names, known in _REASONING.items() if re.match(names, name)), None)
 
 
 def queries_per_item(settings: Settings, method: str) -> float:
@@ -242,7 +238,8 @@ def count_tokens(items: Items, settings: Settings) -> TokenCount:
 
 async def _count_tokens(items: Items, settings: Settings) -> TokenCount:
     stated, instruction = settings.estimator_name == "stated", settings.prompt.confidence_wording
-    text = reasoning(settings) in ("always", "default") and METHODS[methods_to_try(settings)[0]].free_text
+    first = METHODS[methods_to_try(settings)[0]]
+    text = first.free_text and reasoning(settings) in ("always", "unless none")
     longest = float(settings.max_tokens(settings.prompt.answer_format or ("sentence" if text else "word")))
     model, tokenizer = settings.endpoint.model, settings.prompt.tokenizer
     if tokenizer is not None or tokens.openai_encoding(model) is not None:
