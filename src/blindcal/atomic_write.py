@@ -50,3 +50,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+
+
+def write_file(path: Path, content: bytes | str) -> None:
+    """Write bytes, or text as UTF-8, by `atomic_write`."""
+    with atomic_write(path) as draft:
+        draft.write_bytes(content if isinstance(content, bytes) else content.encode())

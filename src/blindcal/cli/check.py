@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import click
 
-from blindcal.atomic_write import atomic_write, writing
+from blindcal.atomic_write import write_file, writing
 from blindcal.cli import options
 from blindcal.cli.console import command_line_option, print_field, print_stage
 from blindcal.json_form import json_line
@@ -172,8 +172,7 @@ def command(
         else:
             _print(result, partial)
     if junit_file is not None:
-        with atomic_write(junit_file) as draft:
-            draft.write_bytes(junit(checked))
+        write_file(junit_file, junit(checked))
     if summary_file is not None:
         with writing(summary_file), summary_file.open("a", encoding="utf-8") as file:
             file.write(summary(checked))

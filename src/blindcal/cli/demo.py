@@ -9,7 +9,7 @@ import click
 import numpy as np
 from scipy.special import expit
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.auditing.audit import audit
 from blindcal.cli import options
 from blindcal.cli.console import print_field, print_stage
@@ -66,8 +66,7 @@ def command(n: int, seed: int, decisions: bool, out: Path | None, port: int, ver
         model, server_settings = decision_model(model), replace(server_settings, batch=BATCH)
     with models.serve(model, server_settings) as served:
         items, oracle = out / "questions.jsonl", None
-        with atomic_write(items) as draft:
-            draft.write_bytes(b"".join(as_line(record) for record in catalogue.builtin(n)))
+        write_file(items, b"".join(as_line(record) for record in catalogue.builtin(n)))
         click.echo(f"{served.model} answers at {served.base_url}", err=True)
         # this server shows logprobs, and the demo is about endpoints that hide them
         settings = Settings(model=served.model, base_url=served.base_url, method="latent", seed=seed)
@@ -99,8 +98,7 @@ def _logprobs(items: Path, settings: Settings, out: Path) -> Path:
     _audit(items, settings.replace(method="logprobs", semantics="pair", template=template), out)
     run, p, scores = open_run(out), _probabilities(out), out / "scores.jsonl"
     rows = zip(run.ids, run.labels.tolist(), p.tolist(), strict=True)
-    with atomic_write(scores) as draft:
-        draft.write_bytes(b"".join(as_line({"id": name, "label": label, "p": p}) for name, label, p in rows))
+    write_file(scores, b"".join(as_line({"id": name, "label": label, "p": p}) for name, label, p in rows))
     return scores
 
 

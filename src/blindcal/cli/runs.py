@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.cli import options
 from blindcal.cli.console import WIDTH, colored, print_field, print_stage, print_table, print_warning
 from blindcal.cli.result_summary import print_result
@@ -240,8 +240,7 @@ def compare(
         print_stage(f"refitting {2 * resamples:,} times")
     comparison = compare_runs(*runs, bins=bins, level=level, resamples=resamples)
     if html is not None:
-        with atomic_write(html) as draft:
-            draft.write_text(comparison_page(comparison, runs), encoding="utf-8")
+        write_file(html, comparison_page(comparison, runs))
     if as_json:
         click.echo(json_line({**asdict(comparison), "paired": comparison.paired}))
         return

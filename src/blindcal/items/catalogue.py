@@ -195,17 +195,15 @@ def open_records(source: str | Path, reading: RecordFormat) -> tuple[Numbered, R
         return _graded(Path(source), replace(reading, template=reading.template or SELF_CHECK_TEMPLATE))
     if not is_name(source):
         path = Path(source)
-        if reading.confidence_field is not None:
-            exported = exported_records(path)
-            return (numbered_records(path) if exported is None else as_numbered(exported)), reading
-        logged = log_records(path, reading)
-        if logged is None and is_promptfoo(path):
+        given = reading.confidence_field is not None
+        records = exported_records(path) if given else log_records(path, reading)
+        if records is None and not given and is_promptfoo(path):
             raise InputError(
                 f"{path}: holds scored answers, not questions with a right answer",
                 remedy="{self_check} asks whether each is correct, and {confidence_field} audits a field",
                 options={"self_check": True, "confidence_field": ...},
             )
-        return (numbered_records(path) if logged is None else as_numbered(logged)), reading
+        return (numbered_records(path) if records is None else as_numbered(records)), reading
     name, data_dir = str(source), reading.data_dir
     if name in SETS:
         reading = replace(reading, template=reading.template or SETS[name].template)

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.estimate.findings import CostCurve
 from blindcal.methods import METHODS
 from blindcal.report import sentences
@@ -93,8 +93,7 @@ def style(*names: str) -> str:
 
 def write_page(result: AuditResult | JudgeResult, path: Path) -> None:
     page = render(result)
-    with atomic_write(path) as draft:
-        draft.write_text(page, encoding="utf-8")
+    write_file(path, page)
 
 
 def _figures(result: AuditResult) -> dict[str, str]:

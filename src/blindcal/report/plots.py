@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.estimate.findings import (
     ACCEPTED_ERROR,
     Bin,
@@ -303,8 +303,7 @@ def save_drawings(drawings: Sequence[Drawing], folder: str | Path) -> list[Path]
     for each in drawings:
         for kind in ("png", "svg"):
             written.append(Path(folder) / f"{each.name}.{kind}")
-            with atomic_write(written[-1]) as draft:
-                draft.write_bytes(file_bytes(each.figure, kind))
+            write_file(written[-1], file_bytes(each.figure, kind))
     return written
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from markupsafe import Markup
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.estimate.streams.alarms import Alarm, AlarmName, Gap
 from blindcal.records import level_percent
 from blindcal.report.page import environment, style
@@ -171,8 +171,7 @@ def render_watch(result: WatchResult) -> str:
 def write_watch_page(result: WatchResult, path: Path | None = None) -> None:
     """Write the page, by default into the folder of the watch."""
     page = render_watch(result)
-    with atomic_write(path or Path(result.folder) / WATCH_PAGE) as draft:
-        draft.write_text(page, encoding="utf-8")
+    write_file(path or Path(result.folder) / WATCH_PAGE, page)
 
 
 def _with_exponent(log_evidence: float) -> Markup:

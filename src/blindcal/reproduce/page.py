@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.estimate.findings import Bin
 from blindcal.estimate.truth import bin_edges
 from blindcal.records import Estimate
@@ -46,8 +46,7 @@ def write(comparison: MethodTable, out: Path) -> Path:
         files=list(texts),
     )
     for name, text in texts.items():
-        with atomic_write(out / name) as draft:
-            draft.write_text(text, encoding="utf-8")
+        write_file(out / name, text)
     return out / PAGE
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from scipy.special import expit
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.errors import InputError
 from blindcal.estimate.noise import ControlCounts
 from blindcal.estimate.uncertainty import share_bounds
@@ -184,8 +184,7 @@ class Certificate:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON form atomically."""
-        with atomic_write(Path(path)) as draft:
-            draft.write_bytes(self.to_json())
+        write_file(Path(path), self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Certificate:

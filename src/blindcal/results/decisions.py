@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from scipy.special import expit
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import atomic_write, write_file
 from blindcal.estimate.noise import ControlCounts
 from blindcal.json_form import json_line, json_page
 from blindcal.records import INVALID, NEGATIVE, POSITIVE, level_percent
@@ -120,8 +120,7 @@ class DecisionResult:
 
     def save(self) -> None:
         """Write the summary into the folder."""
-        with atomic_write(Path(self.folder) / SUMMARY_FILE) as draft:
-            draft.write_bytes(json_page(self))
+        write_file(Path(self.folder) / SUMMARY_FILE, json_page(self))
 
 
 def rounded_down(bound: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.estimate.verdicts import JudgeFindings
 from blindcal.json_form import json_page
 from blindcal.results.result import SCHEMA_VERSION
@@ -32,5 +32,4 @@ class JudgeResult:
 
     def save(self, path: Path) -> None:
         """Write the JSON form atomically."""
-        with atomic_write(path) as draft:
-            draft.write_bytes(self.to_json())
+        write_file(path, self.to_json())

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.errors import InputError, NotIdentifiedError
 from blindcal.estimate.findings import Curve
 from blindcal.estimate.grid import EDGES_P, MID_P, by_label
@@ -91,8 +91,7 @@ class Recalibration:
 
     def save(self, path: Path) -> None:
         """Write the JSON form atomically."""
-        with atomic_write(path) as draft:
-            draft.write_bytes(json_page(self))
+        write_file(path, json_page(self))
 
     @classmethod
     def load(cls, path: str | Path) -> Recalibration:

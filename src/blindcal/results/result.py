@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from scipy.special import expit
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.errors import InputError
 from blindcal.estimate.drift import Drift
 from blindcal.estimate.findings import AnswerMargins, Findings
@@ -307,8 +307,7 @@ class AuditResult(Findings):
 
     def save(self, path: Path) -> None:
         """Write the JSON form atomically."""
-        with atomic_write(path) as draft:
-            draft.write_bytes(self.to_json())
+        write_file(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> AuditResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from blindcal.atomic_write import atomic_write
+from blindcal.atomic_write import write_file
 from blindcal.estimate.findings import Curve
 from blindcal.estimate.streams.alarms import AlarmName, MonitorState
 from blindcal.json_form import json_line, json_page, read_saved
@@ -87,8 +87,7 @@ class WatchResult:
 
     def save(self) -> None:
         """Write the JSON form into the folder, atomically."""
-        with atomic_write(Path(self.folder) / WATCH_FILE) as draft:
-            draft.write_bytes(json_page(self))
+        write_file(Path(self.folder) / WATCH_FILE, json_page(self))
 
     @classmethod
     def load(cls, path: str | Path) -> WatchResult:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit, logsumexp
 
-from blindcal.atomic_write import atomic_write, make_folder, writing
+from blindcal.atomic_write import make_folder, write_file, writing
 from blindcal.endpoints import tokens
 from blindcal.errors import InputError
 from blindcal.items.catalogue import open_items
@@ -145,8 +145,7 @@ class ScoreWriter:
         """Sort the rows into item order; the file is replaced atomically."""
         place = {name: k for k, name in enumerate(self._digests)}
         rows = sorted(self._rows(self.path.read_bytes()), key=lambda row: place.get(row[0], len(place)))
-        with atomic_write(self.path) as draft:
-            draft.write_bytes(_lines([self._header, *rows]))
+        write_file(self.path, _lines([self._header, *rows]))
 
     def _rows(self, content: bytes) -> list[list[str]]:
         try:
