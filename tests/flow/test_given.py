@@ -276,6 +276,7 @@ def test_certified(audited: Path) -> None:
     done = blindcal(*command, "--confidence", "sure", "--json", "--quiet")
     decided = {row["id"]: row["decision"] for row in map(json.loads, done.stdout.splitlines())}
     assert decided == {"x": "accept", "y": "reject"}
+    assert "p, in a file" in blindcal("status", audited / "d").stdout
 
 
 def test_threshold(audited: Path) -> None:

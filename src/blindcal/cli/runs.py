@@ -119,7 +119,7 @@ def _fields(state: dict[str, Any]) -> dict[str, Any]:
         unit = "query" if mean == 1 else "queries"
         queries = f"{unit} as usual" if mean is None else f"{mean:g} {unit} per item"
         method = f"{state['method']}, {queries}, seed {state['seed']}"
-    given = state["method"] == "given"  # in a file
+    given = state["base_url"] is None and (checked == "check" or state["method"] == "given")  # in a file
     model = f"{state['model']}, in a file" if given else f"{state['model']} at {state['base_url']}"
     fields = {"run": state["run"], "state": state["state"], "model": model, "method": method}
     fields["items"] = state["items"]
