@@ -201,7 +201,7 @@ def test_the_bound_of_invalid_answers_holds() -> None:
     ("limits", "message"),
     [
         (Limits(max_queries=5), "max_queries=5 does not pay for the probe, which takes about 200 queries"),
-        (Limits(max_cost=6e-3), r"max_cost=0\.006 does not pay for the probe, .* 200 queries, \$0\.0"),
+        (Limits(max_cost=6e-3), r"max_cost=0\.006 does not pay for the probe: its about 200 queries cost"),
     ],
 )
 def test_a_limit_below_the_probe_is_named(
@@ -211,7 +211,7 @@ def test_a_limit_below_the_probe_is_named(
     out, prices = tmp_path / "run", Prices(10, 10)
     with pytest.raises(InputError, match=message):
         audit(items, settings(server), out=out, limits=limits, prices=prices)
-    assert 0 < server.answered < 150
+    assert server.answered < 150
     spend = audit(items, settings(server), out=out, prices=prices).spend
     assert spend.queries == server.answered
     probed, only = spend.probe_queries, Limits(max_queries=spend.probe_queries)
@@ -419,7 +419,7 @@ def test_exit_codes(items: Path, server: Server, tmp_path: Path) -> None:
     assert blindcal(*base, *at(server), "--max-queries", 200).exit_code == 3
     wrong = blindcal(*base[:-1], tmp_path / "b", *at(server), "--model", "other")
     assert "no model 'other'" in printed_error(wrong)
-    assert isinstance(blindcal(*base, "--base-url", server.base_url).exception, InputError)
+    assert blindcal(*base, "--base-url", server.base_url).exit_code == 2
     assert blindcal(*base, *at(server), "--max-cost", 1).exit_code == 2
     with serving(items, bias="ignored") as deaf:
         unfit = blindcal(*base[:-1], tmp_path / "d", *at(deaf))

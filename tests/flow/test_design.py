@@ -202,7 +202,7 @@ def test_subsets_of_blind_differ_by_at_most_one(n: int, bins: int, seed: int) ->
 
 
 BAD = [
-    ({"method": "guess"}, "method: must be one of decisions, logprobs, latent, .*, got 'guess'"),
+    ({"method": "guess"}, "method: must be one of decisions, logprobs, given, latent, .*, got 'guess'"),
     ({"queries": 0}, "queries: must be a positive number, got 0"),
     ({"queries": float("nan")}, "queries: must be a positive number, got nan"),
     ({"queries": float("inf")}, "queries: must be a positive number, got inf"),
