@@ -107,7 +107,7 @@ class LatentFit(Fit):
         rng, stream = np.random.default_rng([seed, 12, turn]), np.random.default_rng([seed, 11])
         # units have their own random stream: it is the same for both fits and does not depend on chunks
         refitted = resampled_tables(
-            self.patterns, self.ensemble, size, rng, lambda some, _: resample(some, stream)
+            self.patterns, self.ensemble, count, size, rng, lambda some, _: resample(some, stream)
         )
         return self.patterns.axis.to_log_odds(refitted)
 

@@ -72,7 +72,7 @@ class Resampling:
     @cached_property
     def rougher(self) -> FloatArray:
         """The joint table over (label, cell of the fit) with a rougher link."""
-        return roughened(self.patterns, self.ensemble, link=True).table
+        return roughened(self.patterns, self.ensemble).table
 
     @property
     def over_margins(self) -> FloatArray:
@@ -88,7 +88,10 @@ class Resampling:
         readings: Sequence[Resampling | Alternative] = self.alternatives or (self,)
         sizes = [part.size for part in np.array_split(np.arange(self.size), len(readings))]
         return tuple(
-            (each.patterns.axis, resampled_tables(each.patterns, each.ensemble, size, rng, resample))
+            (
+                each.patterns.axis,
+                resampled_tables(each.patterns, each.ensemble, self.units, size, rng, resample),
+            )
             for each, size in zip(readings, sizes, strict=True)
             if size
         )
@@ -117,15 +120,20 @@ class Resampling:
 
 
 def resampled_tables(
-    patterns: Patterns, ensemble: Ensemble, size: int, rng: np.random.Generator, resample: Resample
+    patterns: Patterns,
+    ensemble: Ensemble,
+    units: int,
+    size: int,
+    rng: np.random.Generator,
+    resample: Resample,
 ) -> FloatArray:
-    """Refit to resamples: a weighted-likelihood bootstrap with randomised priors.
+    """Refit to resamples of units: a weighted-likelihood bootstrap with randomised priors.
 
     Each draw resamples items or groups, the prior's centre (from the prior) and the smoothness (by its
-    evidence). In the Gaussian limit the draws have exactly the posterior's spread. Their density is rougher
-    than that of the fit, because the answers do not show how smooth the population really is.
+    evidence). In the Gaussian limit the draws have exactly the posterior's spread. Their density, and
+    with many units their link, is rougher than the fit's: answers do not show how smooth the population is.
     """
-    ensemble = roughened(patterns, ensemble)
+    ensemble = roughened(patterns, ensemble, units)
     tables = np.empty((size, 2 * CELLS))
     which = rng.choice(ensemble.weights.size, size=size, p=ensemble.weights)
     scale = 1 / np.sqrt([mode.precision for mode in ensemble.modes])

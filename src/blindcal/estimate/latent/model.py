@@ -48,9 +48,11 @@ _HELD = 1e10  # precision of a coefficient that is held at zero
 # The marginal likelihood picks one smoothness for the whole density, and few answers show little roughness,
 # but real densities are smooth in one place and rough in another. So refits have 10 times the roughness
 # variance of the fit, and at least 0.1; fits of large score sets have 0.1 to 10. The same holds for links,
-# but a rougher link in refits takes up to three points off a promised precision, so intervals only include
-# what one fit with such a link changes. Chosen by bench/study.py.
+# but with few items a rougher link in refits takes up to three points off a promised precision, so there
+# intervals only include what one fit with such a link changes. In refits its factor grows with the items,
+# from 1 at 6,000 to 3 at 10,000 and 10 at 19,000. Chosen by bench/study.py.
 _ROUGHER, _LEAST_ROUGH = 10.0, 0.1
+_FEW = 6000  # items or groups, up to which refits have the link of the fit
 _REFITTED = 8  # most modes that are refitted: the likeliest
 
 
@@ -360,14 +362,16 @@ def fit_ensemble(patterns: Patterns, *, enough: float = SETTLED) -> Ensemble:
     return Ensemble(kept, weights / weights.sum())
 
 
-def roughened(patterns: Patterns, ensemble: Ensemble, *, link: bool = False) -> Ensemble:
-    """The likeliest modes with a rougher density, or with a rougher link."""
+def roughened(patterns: Patterns, ensemble: Ensemble, units: int | None = None) -> Ensemble:
+    """The likeliest modes with a rougher link, or as those of refits to a number of independent units."""
     kept = np.argsort(-ensemble.weights)[:_REFITTED]
-    rough = _splines().rough_link if link else _splines().rough
+    rough = _splines().rough_link if units is None else _splines().rough
     starts = [ensemble.modes[which] for which in kept]
     priors = [mode.precision.copy() for mode in starts]
     for prior in priors:
         prior[rough] = np.minimum(prior[rough] / _ROUGHER, 1 / _LEAST_ROUGH)
+        if units is not None:
+            prior[_splines().rough_link] /= np.clip((units / _FEW) ** 2, 1.0, _ROUGHER)
     weights = ensemble.weights[kept]
     modes = find_modes(patterns, priors, starts, enough=_ENOUGH)
     return Ensemble(tuple(modes), weights / weights.sum())
