@@ -170,9 +170,9 @@ def killed(task: Callable[..., None], *arguments: Any) -> bool:
 
 # An audit
 
-N, ROUNDS = 100, 2
+N, ROUNDS = 140, 2
 PHASES = ("probe", "first round", "later rounds", "conclude")
-AUDIT = [("request", 20), ("reply", 60), ("request", 120), ("reply", 40), ("reply", 60), ("request", 60)]
+AUDIT = [("request", 20), ("reply", 60), ("request", 120), ("reply", 40), ("reply", 60), ("request", 130)]
 AUDIT_FATES = [*(Fate(*step) for step in AUDIT), Fate("before save"), Fate("after save")]
 
 

@@ -45,7 +45,8 @@ def print_result(result: AuditResult, folder: Path, *, verbose: bool = False) ->
     if (folder / PAGE_FILE).exists():
         print_field("report", str(folder / PAGE_FILE))
     if result.complete and (folder / RUN_FILE).exists() and (steps := next_steps(result)):
-        print_field("next", steps[0].line.replace("RUN", shlex.quote(str(folder))))
+        line = steps[0].line.replace("RUN", shlex.quote(str(folder)))
+        print_field("next", line.replace("ITEMS", shlex.quote(printable(result.items))))
 
 
 def _plain(sentence: Markup) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from blindcal.estimation import FEW_ITEMS
 from blindcal.report.sentences import ALPHA, QUOTED
 from blindcal.results.result import AuditResult
 
@@ -90,9 +91,10 @@ def _steps(result: AuditResult, judged: Assessment) -> Iterator[NextStep]:
         purpose = f"Act only where it is right at least {precision:.0%} of the time:"
         yield NextStep(purpose, "threshold RUN", {"precision": precision})
         yield NextStep("Have that guaranteed by an exact test:", "certify RUN", {"precision": precision})
-    if judged.tone == "bad":
+    few = result.counts.items < FEW_ITEMS
+    if judged.tone == "bad" and not few:
         yield NextStep("Correct its confidence:", "recalibrate RUN")
-    if judged.outcome == "undecided":
+    if few or judged.outcome == "undecided":
         yield NextStep("Narrow the interval, which four times the items halve:", "plan ITEMS")
     else:
         yield NextStep("Stop a release that is worse:", "check RUN", {"max-ece": math.ceil(100 * high) / 100})
