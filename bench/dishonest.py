@@ -185,12 +185,12 @@ DECISIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Items drawn from a recorded model: each confidence, and whether it is right."""
+    """Items drawn from a recorded model; whether it is right, and how sure, on all that they come from."""
 
     labels: IntArray
+    recording: Recording
     right: IntArray
     confidence: FloatArray
-    recording: Recording
 
 
 def draw(job: Job, file: Path) -> Drawn:
@@ -200,13 +200,12 @@ def draw(job: Job, file: Path) -> Drawn:
         scores = read_choices(job.path)
         chosen = rng.choice(scores.labels.size, job.items, replace=False)
         labels, logits = scores.labels[chosen], scores.logits[chosen]
-        given, confidence = given_confidence(logits)
-        right = (given == labels).astype(np.int64)
+        given, confidence = given_confidence(scores.logits)
+        right = (given == scores.labels).astype(np.int64)
     else:
-        labels, confidence = load(job.path)
+        right, confidence = load(job.path)
         chosen = rng.choice(confidence.size, job.items, replace=False)
-        labels, confidence = labels[chosen], confidence[chosen]
-        right = labels
+        labels = right[chosen]
     names = [f"q{k}" for k in range(job.items)]
     rows = [
         {"id": name, "prompt": f"Question {k}? Yes or No.", "label": int(labels[k])}
@@ -217,9 +216,9 @@ def draw(job: Job, file: Path) -> Drawn:
         rows = [{**row, **options} for row in rows]
         recording = Recording.of_choices(names, logits, scores.answers)
     else:
-        recording = Recording.from_probabilities(names, confidence)
+        recording = Recording.from_probabilities(names, confidence[chosen])
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Drawn(labels, right, confidence, recording)
+    return Drawn(labels, recording, right, confidence)
 
 
 def outcome(job: Job) -> Outcome:
