@@ -102,6 +102,7 @@ def test_each_look_is_a_line(looks: Looks, reference: Path, alarming: WatchResul
     for line in lines:
         assert f"calibration RAISED since about item {alarm.since + 1:,} (2026-11-14)" in line
     assert done.stderr.count("ALARM calibration: ") == 1
+    assert done.stderr.count(f"Raised after {alarm.raised_at:,} labelled answers, since about item") == 1
     assert "Certificates from before the change no longer hold." in done.stderr
     assert re.search(r"^files +watches/.*: .*watch.html$", done.stderr, re.M)
     done = blindcal(*watching, "--quiet")

@@ -39,6 +39,10 @@ def flags_of(command: str) -> set[str]:
     return {option.opts[-1] for option in found.params if isinstance(option, click.Option)}
 
 
+def test_few_commands_have_many_options() -> None:
+    assert {name for name in COMMANDS if len(flags_of(name)) >= 20} == {"audit", "check"}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_what_most_users_need(command: str) -> None:
     """It shows at most 18 options; --help-all shows all. Both fit 80 columns, but for examples."""
